@@ -1,0 +1,83 @@
+"""One measured claim, and the only rule by which it holds."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    computed_field,
+)
+
+from trn_validate.records import Record, revive
+
+Comparator = Literal["<=", "<", ">=", ">", "==", "!="]
+
+
+def _finite(value: int | float | str) -> int | float | str:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a limit has to be finite")
+    return value
+
+
+Value = Annotated[StrictInt | StrictFloat | StrictStr, BeforeValidator(revive)]
+Limit = Annotated[Value, AfterValidator(_finite)]
+
+
+def holds(measured: int | float | str, comparator: Comparator, limit: int | float | str) -> bool:
+    """Whether ``measured`` stands in that relation to ``limit``.
+
+    A number is never compared with a text, and a number that is not finite holds in
+    no relation at all, not even ``!=``.
+    """
+    if isinstance(measured, str) != isinstance(limit, str):
+        return False
+    if isinstance(measured, float) and not math.isfinite(measured):
+        return False
+    match comparator:
+        case "==":
+            return measured == limit
+        case "!=":
+            return measured != limit
+    if isinstance(measured, str) or isinstance(limit, str):
+        return False
+    match comparator:
+        case "<=":
+            return measured <= limit
+        case "<":
+            return measured < limit
+        case ">=":
+            return measured >= limit
+        case ">":
+            return measured > limit
+
+
+class Check(Record):
+    """One measured claim."""
+
+    name: Annotated[str, Field(min_length=1)]
+    measured: Value
+    comparator: Comparator
+    limit: Limit
+    unit: str = ""
+    source: Literal["config", "measured", "derived"]
+    """Where the limit comes from: the plan, a control run, or arithmetic on the plan."""
+    detail: str = ""
+    """Names the rank, step or parameter that the measured value comes from."""
+
+    @computed_field  # type: ignore[prop-decorator]  # mypy knows no decorated property
+    @property
+    def passed(self) -> bool:
+        """Computed, never set."""
+        return holds(self.measured, self.comparator, self.limit)
+
+    def __str__(self) -> str:
+        unit = f" {self.unit}" if self.unit else ""
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"{self.name}: {self.measured}{unit} {self.comparator} {self.limit}{unit}{detail}"

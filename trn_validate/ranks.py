@@ -1,0 +1,102 @@
+"""Reading what the ranks wrote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from trn_validate.errors import EvidenceError
+from trn_validate.records import Closing, Header, Line, State, Step, rank_file
+
+_LINE: TypeAdapter[Header | Step | State | Closing] = TypeAdapter(Line)
+
+
+class RankRecord(BaseModel):
+    """All lines of one rank."""
+
+    header: Header
+    steps: tuple[Step, ...]
+    states: tuple[State, ...]
+    closing: Closing | None
+
+    def state(self, at: Literal["start", "end"], step: int) -> State | None:
+        """The state recorded at that point, or None."""
+        return next((s for s in self.states if s.at == at and s.step == step), None)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the rank came to its last line with every step it counted."""
+        return self.closing is not None and self.closing.steps == len(self.steps)
+
+
+def read_rank(path: Path) -> RankRecord | None:
+    """Read one rank's lines; None where not even the header is whole.
+
+    A last line that was cut off by a kill is ignored: it is not yet a record.
+
+    Raises:
+        EvidenceError: a whole line that is no record, or a file with no header first.
+    """
+    header: Header | None = None
+    steps: list[Step] = []
+    states: list[State] = []
+    closing: Closing | None = None
+    for number, line in _lines(path):
+        match line:
+            case Header():
+                header = line
+            case Step():
+                steps.append(line)
+            case State():
+                states.append(line)
+            case Closing():
+                closing = line
+        if header is None:
+            raise EvidenceError("the first record is not a header", where=f"{path}:{number}")
+    if header is None:
+        return None
+    return RankRecord(header=header, steps=tuple(steps), states=tuple(states), closing=closing)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Header | Step | State | Closing]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise EvidenceError(f"cannot read the rank record ({error})", where=str(path)) from None
+    whole = text[: text.rfind("\n") + 1]
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            yield number, _LINE.validate_json(line)
+        except ValidationError as error:
+            raise EvidenceError(
+                f"not a record ({error.errors()[0]['msg']})",
+                where=f"{path}:{number}",
+                todo="The file was altered or written by another version; rerun the stage.",
+            ) from None
+
+
+def read_ranks(folder: Path, world_size: int) -> dict[int, RankRecord]:
+    """Records of every rank that left a header, by rank."""
+    found: dict[int, RankRecord] = {}
+    for rank in range(world_size):
+        path = rank_file(folder, rank)
+        record = read_rank(path) if path.exists() else None
+        if record is not None:
+            found[rank] = record
+    return found
+
+
+def non_finite(records: Mapping[int, RankRecord]) -> tuple[int, int, str] | None:
+    """First (step, rank, name) of a loss or gradient norm that is not a finite number."""
+    for step, rank, line in sorted(
+        ((s.step, rank, s) for rank, record in records.items() for s in record.steps),
+        key=lambda row: row[:2],
+    ):
+        for name, value in (("loss", line.loss), ("grad_norm", line.grad_norm)):
+            if not math.isfinite(value):
+                return step, rank, name
+    return None
