@@ -1,1 +1,27 @@
 """The stages, one module each, in gate order."""
+
+from __future__ import annotations
+
+from stages import (
+    baseline_checkpoint,
+    baseline_eager,
+    environment_device,
+    environment_imports,
+    parallelism,
+)
+from trn_validate.config import Plan
+from trn_validate.stage import Family, Stage
+
+FAMILIES: tuple[Family, ...] = (
+    environment_device.FAMILY,
+    environment_imports.FAMILY,
+    baseline_eager.FAMILY,
+    baseline_checkpoint.FAMILY,
+    parallelism.FAMILY,
+)
+"""A stage runs only if all before it opened the gate."""
+
+
+def stages_of(plan: Plan) -> tuple[Stage, ...]:
+    """The stages that a plan has, in gate order."""
+    return tuple(stage for family in FAMILIES for stage in family.members(plan))

@@ -67,8 +67,8 @@ def _lines(path: Path) -> Iterator[tuple[int, Header | Step | State | Closing]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise EvidenceError(f"cannot read the rank record ({error})", where=str(path)) from None
-    whole = text[: text.rfind("\n") + 1]
-    for number, line in enumerate(whole.splitlines(), 1):
+    # Not splitlines(), which also splits at separators that a text inside a record may hold.
+    for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
             yield number, _LINE.validate_json(line)
         except ValidationError as error:

@@ -13,7 +13,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 ATTENTION = Literal["dense_mask", "causal", "stock"]
 DTYPE = Literal["float32", "bfloat16"]
@@ -32,7 +32,11 @@ def revive(value: object) -> object:
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
-Real = Annotated[float, BeforeValidator(revive)]
+Real = Annotated[
+    float,
+    BeforeValidator(revive),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": list(_NON_FINITE)}]}),
+]
 """A float that may be NaN or infinite and survives JSON."""
 
 
@@ -96,11 +100,11 @@ class CheckpointChoice(Record):
 
     create_seed: bool = False
     load_path: str | None = None
-    """Absolute path of a checkpoint to start from."""
+    """Absolute path of a checkpoint whose weights to start from."""
     load_safetensors: bool = False
     """``load_path`` holds safetensors in the Hugging Face layout."""
-    load_model_only: bool = True
-    """Take the weights alone; optimizer, scheduler and data start afresh."""
+    resume: bool = False
+    """Continue from the newest checkpoint in the dump folder: the whole state."""
     save_interval: int | None = None
     """Save every so many steps; None saves nothing."""
     export_safetensors: bool = False
@@ -116,6 +120,8 @@ class RunSpec(Record):
     """Folder that the ranks write their records to."""
     dump: str
     """torchtitan's dump folder."""
+    stacks: str
+    """Folder for the stacks that the supervisor asks for."""
     device: Literal["cpu", "neuron"]
     model: ModelChoice
     data: DataChoice
@@ -174,7 +180,7 @@ class Header(Record):
     local_batch_size: int
     accumulation: int
     parameters: int
-    """Elements of the whole model, before any sharding."""
+    """Elements of this rank's pipeline stage, before any sharding."""
     vocab_size: int
     threads: int
     replaced: tuple[str, ...]

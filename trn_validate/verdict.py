@@ -219,7 +219,7 @@ class Verdict(Record):
         """
         todo = "Restore the file, or rerun the stage."
         try:
-            stated = json.loads(text)
+            stated = json.loads(text, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             raise EvidenceError(f"not JSON ({error})", where=where, todo=todo) from None
         if not isinstance(stated, dict) or stated.get("schema_version") != SCHEMA_VERSION:
@@ -232,13 +232,25 @@ class Verdict(Record):
             raise EvidenceError(
                 f"not a verdict ({_first(error)})", where=where, todo=todo
             ) from None
-        if json.loads(verdict.to_json()) != stated:
+        # Compared as texts, since True == 1 and 1 == 1.0.
+        if _canonical(json.loads(verdict.to_json())) != _canonical(stated):
             raise EvidenceError(
                 f"the file says other than its numbers do (they give {verdict.outcome})",
                 where=where,
                 todo=todo,
             )
         return verdict
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object with no key given twice, of which readers take different ones."""
+    if len(found := dict(pairs)) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _without_computed(stated: dict[str, object]) -> dict[str, object]:
@@ -257,7 +269,7 @@ def _first(error: Exception) -> str:
         return str(error)
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}"
+    return f"{place}: {first['msg']}" if place else first["msg"]
 
 
 def _alike(compared: tuple[Compared, ...]) -> bool:

@@ -1,0 +1,89 @@
+# The commands of trn-validate; `make help` lists them. Every one of them does the set-up
+# that it needs first, which costs nothing when nothing changed.
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+EXTRAS ?=
+TARGET ?=
+MODEL ?=
+STAGE ?=
+SET ?=
+ARGS ?=
+TRN_VALIDATE_HOST_ROOT ?=
+
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+quote = '$(subst ','\'',$(1))'
+
+# A variable from make's command line reaches recipes but not $(shell), so it is passed by hand.
+SETUP = TRN_VALIDATE_HOST_ROOT=$(call quote,$(TRN_VALIDATE_HOST_ROOT)) $(PYTHON) -m scripts.setup \
+  --target $(call quote,$(TARGET)) $(if $(filter command environment,$(origin PYTHON)),--python-given)
+INSTALL = command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found: install Python 3.11 to 3.14, \
+  or name one with PYTHON=" >&2; exit 2; }; $(SETUP) --torch-index $(call quote,$(TORCH_INDEX)) \
+  $(foreach extra,$(EXTRAS),--extra $(call quote,$(extra)))
+
+# Asked once, and only by a recipe that needs it.
+PY = $(eval PY := $$(shell $(SETUP) --which))$(PY)
+
+PLAN = $(if $(TARGET),--config $(call quote,configs/$(TARGET).yaml)) \
+  $(if $(MODEL),--path $(call quote,$(MODEL))) \
+  $(foreach pair,$(SET),--set $(call quote,$(pair))) $(ARGS)
+
+.PHONY: help setup setup-dev named validate rerun status plan report test lint bench clean distclean
+
+help: ## List the commands
+	@echo "usage: make COMMAND [VARIABLE=value ...]"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  TARGET=cpu          plan: configs/TARGET.yaml (default: chosen from the host)"
+	@echo "  MODEL=native        model path of the plan"
+	@echo "  STAGE=stage.name    the stage that rerun repeats"
+	@echo "  SET='a.b=1 c=2'     settings of the plan to change"
+	@echo "  ARGS='--new'        passed on as they are (run: --from, --force, --new, --require-evidence)"
+	@echo "  PYTHON=python3.12   the Python to use"
+	@echo "  TORCH_INDEX=URL     index that .venv takes torch from, for example the one of the CPU wheels"
+	@echo "  EXTRAS=name         further extras of pyproject.toml to install"
+
+setup: ## Make the environment: .venv, or what the active one lacks on a Neuron host
+	@$(INSTALL)
+
+setup-dev:
+	@$(INSTALL) --extra dev
+
+validate: setup ## Validate this machine, stage after stage
+	$(PY) pipeline.py run $(PLAN)
+
+named:
+	$(if $(STAGE),@:,$(error name the stage, for example: make rerun STAGE=baseline.eager))
+
+rerun: named setup ## Repeat one stage: STAGE=
+	$(PY) pipeline.py run --only $(call quote,$(STAGE)) $(PLAN)
+
+status: setup ## Show how the newest run stands
+	$(PY) pipeline.py status $(PLAN)
+
+plan: setup ## Show what validate would do
+	$(PY) pipeline.py plan $(PLAN)
+
+report: setup ## Write the report of the newest run
+	$(PY) pipeline.py report $(PLAN)
+
+test: setup-dev ## Run the tests
+	$(PY) -m pytest $(ARGS)
+
+lint: setup-dev ## Check style, types and import directions
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()'
+
+bench: setup ## Run the benchmark
+	$(PY) scripts/bench.py $(ARGS)
+
+clean: ## Remove caches and build output, never reports/ nor .venv
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
+	find . \( -path ./.venv -o -path ./reports -o -path ./.git \) -prune \
+	  -o -type d -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean ## Remove .venv too
+	rm -rf .venv

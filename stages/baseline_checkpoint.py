@@ -1,0 +1,141 @@
+"""Save, verify, resume: does a checkpoint hold all that training needs, and is damage noticed?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stages.baseline_eager import first_rung
+from trn_validate.check import Check
+from trn_validate.config import Plan
+from trn_validate.judging import global_steps, layout, series, thing
+from trn_validate.launch import LaunchRequest
+from trn_validate.launching import Trial, launch, request
+from trn_validate.parity import parity_checks, parity_names
+from trn_validate.reference import load_reference, state_check
+from trn_validate.resume import (
+    DAMAGE,
+    RELOADED,
+    RESUME,
+    SAVE,
+    damage_names,
+    damaged,
+    reload_spec,
+    resume_names,
+    resume_spec,
+    safetensors_elements,
+    save_and_resume,
+    save_spec,
+)
+from trn_validate.rungs import rung_external, rung_reads
+from trn_validate.stage import Context, Family, Findings, Place
+from trn_validate.verdict import Compared
+
+EXPORT = "export"
+_ELEMENTS = f"{EXPORT}: elements in the safetensors"
+
+
+@dataclass(frozen=True)
+class _CheckpointStage:
+    id: str = "baseline.checkpoint"
+    asks: str = "save, resume and export: exact state, same trajectory, damage noticed?"
+
+    def reads(self, plan: Plan) -> object:
+        """The first ladder's first rung."""
+        return rung_reads(plan, first_rung(plan))
+
+    def external(self, plan: Plan) -> dict[str, str]:
+        """Sources of the model's module."""
+        return rung_external(first_rung(plan))
+
+    def launches(self, place: Place) -> tuple[LaunchRequest, ...]:
+        """Save, resume, reload, and the two that must not start."""
+        plan, private, rung = place.plan, place.private, first_rung(place.plan)
+        specs = (
+            save_spec(plan, rung, private, place.seed),
+            resume_spec(plan, rung, RESUME, private),
+            reload_spec(plan, rung, private),
+            *(resume_spec(plan, rung, how, private) for how in DAMAGE),
+        )
+        return tuple(request(plan, spec) for spec in specs)
+
+    def run(self, context: Context) -> Findings:
+        """Save halfway, resume from there, load the export, and break two copies."""
+        plan, rung = context.plan, first_rung(context.plan)
+        reference = load_reference(context, rung.ladder.name)
+        findings = Findings(
+            expects=(
+                *resume_names(),
+                *parity_names(SAVE),
+                _ELEMENTS,
+                RELOADED,
+                *damage_names(),
+            )
+        )
+        checks, saved, resumed = save_and_resume(
+            context, rung, reference.seed, reference.parameters
+        )
+        findings.checks += checks
+        exact = 0.0 if plan.limits.rerun_loss_absolute == 0 else plan.limits.grad_norm_relative
+        findings.checks += parity_checks(
+            SAVE,
+            reference.steps,
+            global_steps(saved.records),
+            steps=rung.ladder.workload.steps,
+            loss_absolute=plan.limits.rerun_loss_absolute,
+            grad_norm_relative=exact,
+        )
+        findings.compared = [
+            Compared(
+                reference=reference.thing,
+                candidate=thing(saved, context.attempt.relative),
+                differ="processes",
+            ),
+        ]
+        findings.layout = layout(saved, str(rung.ladder.model))
+        findings.device = saved.records[0].header.parameter_device
+        findings.versions = saved.records[0].header.versions
+        findings.hooks = saved.records[0].header.hooks
+        findings.series = series(saved)
+        findings.artifacts = [f"{context.attempt.relative}/{SAVE}"]
+        if resumed is saved:
+            return findings
+        findings.compared.append(
+            Compared(
+                reference=thing(saved, context.attempt.relative),
+                candidate=thing(resumed, context.attempt.relative),
+                differ="processes",
+            )
+        )
+        findings.artifacts.append(f"{context.attempt.relative}/{RESUME}")
+        findings.checks += self._export(context, findings, resumed, reference.parameters)
+        findings.checks += damaged(context, rung, saved)
+        return findings
+
+    def _export(
+        self, context: Context, findings: Findings, resumed: Trial, parameters: int
+    ) -> list[Check]:
+        """The export has every element, and loading it gives the weights that were exported."""
+        plan, rung = context.plan, first_rung(context.plan)
+        steps = rung.ladder.workload.steps
+        elements = safetensors_elements(resumed.checkpoints / f"step-{steps}")
+        checks = [
+            Check(
+                name=_ELEMENTS,
+                measured=sum(elements.values()),
+                comparator="==",
+                limit=parameters,
+                source="derived",
+                detail=f"{len(elements)} tensors",
+            )
+        ]
+        if elements:
+            (reloaded,) = launch(context, [reload_spec(plan, rung, context.attempt.private)])
+            checks.append(
+                state_check(RELOADED, resumed, reloaded, steps, 0, parts=("model",), at_start=True)
+            )
+            context.run.adopt(resumed.checkpoints / f"step-{steps}", EXPORT, context.attempt)
+            findings.artifacts.append(f"{context.attempt.relative}/{EXPORT}")
+        return checks
+
+
+FAMILY = Family("baseline.checkpoint", _CheckpointStage.asks, lambda plan: (_CheckpointStage(),))

@@ -1,0 +1,166 @@
+"""Is the accelerator of the plan really here, and has the host what the plan needs?
+
+No torch is imported. On a neuron target this asks for the PCI functions, the device nodes and
+the driver; the tools' reports, held cores and health counters are not read yet.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from trn_validate.check import Check, Comparator
+from trn_validate.config import Plan
+from trn_validate.ladder import resolve
+from trn_validate.launch import LaunchRequest
+from trn_validate.neuron.signs import driver_version, trn2_functions
+from trn_validate.processes import find_strays
+from trn_validate.stage import Context, Family, Findings, Place
+from trn_validate.target import TARGETS
+from trn_validate.verdict import Problem
+
+OPEN_FILES = 1024
+"""Descriptors that torchrun and its ranks were seen to stay well under at 64 ranks."""
+
+_HOST = ("usable cores", "memory for the widest rung", "free disk", "open files", "stray ranks")
+_NEURON = ("PCI functions of a Trn2", "device nodes", "loaded driver")
+
+
+@dataclass(frozen=True)
+class _DeviceStage:
+    id: str = "environment.device"
+    asks: str = "is the accelerator of the plan here, and has the host what the plan needs?"
+
+    def reads(self, plan: Plan) -> object:
+        """The profile, and how many ranks the widest rung has."""
+        return {"profile": plan.profile.model_dump(), "ranks": widest(plan)}
+
+    def external(self, plan: Plan) -> dict[str, str]:
+        """Nothing."""
+        return {}
+
+    def launches(self, place: Place) -> tuple[LaunchRequest, ...]:
+        """Nothing is started."""
+        return ()
+
+    def run(self, context: Context) -> Findings:
+        """Look at the host."""
+        plan = context.plan
+        neuron = plan.profile.device == "neuron"
+        findings = Findings(expects=_HOST + (_NEURON if neuron else ()))
+        findings.facts = {"signs": context.choice.signs.show(), "chosen": context.choice.reason}
+        if neuron:
+            findings.checks += neuron_checks(context)
+            findings.problem = _absence(context, findings.checks)
+        findings.checks += host_checks(context)
+        return findings
+
+
+def widest(plan: Plan) -> int:
+    """Processes of the plan's widest rung."""
+    return max(r.degrees.world_size for ladder in plan.ladders for r in resolve(ladder))
+
+
+def host_checks(context: Context) -> list[Check]:
+    """Cores, memory, disk, limits, and ranks that an earlier run left behind."""
+    plan = context.plan
+    ranks = widest(plan)
+    need = ranks * plan.profile.memory_gib_per_core if plan.profile.device == "cpu" else 1.0
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = shutil.disk_usage(context.run.folder).free / 2**30
+    strays = find_strays()
+    left = "; ".join(f"pid {s.pid}: {' '.join(s.argv)[:60]}" for s in strays)
+    return [
+        _check("usable cores", len(os.sched_getaffinity(0)), ">=", 1, "derived"),
+        _check(
+            *("memory for the widest rung", available_gib(), ">=", need, "config"),
+            unit="GiB",
+            detail=f"{ranks} ranks",
+        ),
+        _check("free disk", free, ">=", plan.profile.disk_gib, "config", unit="GiB"),
+        _check(
+            "open files",
+            # Unlimited is -1 to the system, and infinite is no measured number.
+            soft if soft != resource.RLIM_INFINITY else 2**31,
+            *(">=", OPEN_FILES, "derived"),
+            detail="" if soft >= OPEN_FILES else "raise it with ulimit -n",
+        ),
+        _check(
+            *("stray ranks", len(strays), "==", 0, "derived"),
+            detail=f"{left}; end them with kill -9" if left else "",
+        ),
+    ]
+
+
+def available_gib() -> float:
+    """Memory that can be had without swapping, bounded by the control group, in GiB."""
+    import psutil
+
+    available = float(psutil.virtual_memory().available)
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+        used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii").strip()
+        available = min(available, float(limit) - float(used))
+    except (OSError, ValueError):
+        # No control group, or no limit in it ("max").
+        pass
+    return available / 2**30
+
+
+def neuron_checks(context: Context) -> list[Check]:
+    """What the host shows of the devices, before any tool is asked."""
+    devices = context.plan.profile.devices or 1
+    signs = context.choice.signs
+    functions = trn2_functions(signs)
+    driver = driver_version(Path(signs.host_root))
+    return [
+        _check("PCI functions of a Trn2", functions, "==", devices, "config"),
+        _check("device nodes", len(signs.dev_nodes), "==", devices, "config"),
+        _check(
+            *("loaded driver", driver or "none", "!=", "none", "derived"),
+            detail="/sys/module/neuron/version",
+        ),
+    ]
+
+
+def _absence(context: Context, checks: list[Check]) -> Problem | None:
+    """The plan's device is not here at all: another exit status than a check that failed."""
+    signs = context.choice.signs
+    if trn2_functions(signs) or signs.dev_nodes or TARGETS.get(signs.product_name):
+        return None
+    return Problem(
+        cause="device_absent",
+        what=(
+            f"the plan {context.plan.target} needs {context.plan.profile.devices} Trn2 devices, "
+            f"and this host shows none: {signs.show()}"
+        ),
+    )
+
+
+def _check(
+    name: str,
+    measured: int | float | str,
+    comparator: Comparator,
+    limit: int | float | str,
+    source: str,
+    *,
+    unit: str = "",
+    detail: str = "",
+) -> Check:
+    return Check.model_validate(
+        {
+            "name": name,
+            "measured": measured,
+            "comparator": comparator,
+            "limit": limit,
+            "source": source,
+            "unit": unit,
+            "detail": detail,
+        }
+    )
+
+
+FAMILY = Family("environment.device", _DeviceStage.asks, lambda plan: (_DeviceStage(),))

@@ -1,0 +1,190 @@
+"""Do the packages import, at versions that are real, and what would torchtitan execute on?
+
+Each package is imported in a process of its own. Which Neuron lineage executes is not told
+yet; placeholders from the wrong package index are.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from trn_validate.check import Check
+from trn_validate.config import Plan
+from trn_validate.launch import LaunchRequest, LaunchResult
+from trn_validate.sources import module_sources
+from trn_validate.stage import Context, Family, Findings, Place
+from trn_validate.verdict import Problem
+
+PLACEHOLDERS = ("1.0", "1.0.post1", "0.0.1")
+"""Versions on the public index that only say WRONG PACKAGE (aws-neuron-sdk issue 916)."""
+
+VENDOR = ("torch-neuronx", "neuronx-cc", "libneuronxla", "nki", "torchtitan-neuron")
+
+_REQUIRED = {
+    "torch": "torch",
+    # torchtitan imports it and does not declare it; the CPU wheel of torch brings none.
+    "triton": "triton",
+    "torchtitan.trainer": "torchtitan",
+    "spmd_types": "spmd_types",
+    "safetensors": "safetensors",
+}
+DETECT = "detect"
+
+
+@dataclass(frozen=True)
+class _ImportsStage:
+    id: str = "environment.imports"
+    asks: str = "do the packages import, and what would torchtitan execute on?"
+
+    def reads(self, plan: Plan) -> object:
+        """Device, process group and the models' modules."""
+        return {"profile": plan.profile.model_dump(), "modules": modules(plan)}
+
+    def external(self, plan: Plan) -> dict[str, str]:
+        """Sources of the models' modules."""
+        return {module: module_sources(module) for module in modules(plan)}
+
+    def launches(self, place: Place) -> tuple[LaunchRequest, ...]:
+        """One process per package, and one that asks torchtitan."""
+        plan, private = place.plan, place.private
+        probes = [_probe(plan, private, *item) for item in required(plan).items()]
+        argv = ("-m", "trn_validate.workload.detect", plan.profile.device)
+        return (*probes, _plain(plan, private, DETECT, argv))
+
+    def run(self, context: Context) -> Findings:
+        """Import each package and judge what came back."""
+        plan = context.plan
+        place = Place(plan=plan, private=context.attempt.private, seed=Path())
+        requests = self.launches(place)
+        findings = Findings(expects=_expects(plan))
+        results: list[LaunchResult] = []
+        # Two at a time: an import is bound by one core.
+        for first in range(0, len(requests), 2):
+            pair = requests[first : first + 2]
+            context.say(f"importing {', '.join(request.name for request in pair)}")
+            results += context.launcher.together(pair)
+        context.note(*results)
+        for request in requests[:-1]:
+            _judge_import(findings, request)
+        findings.checks.append(_placeholders())
+        answer = read(_file(requests[-1]))
+        detected = results[-1]
+        for name, key, expected in (
+            ("torchtitan's device", "device", plan.profile.device),
+            ("torchtitan's communication backend", "backend", plan.profile.process_group),
+        ):
+            findings.checks.append(
+                Check(
+                    name=name,
+                    measured=str(answer.get(key, "none")),
+                    comparator="==",
+                    limit=expected,
+                    source="config",
+                    detail=detected.what,
+                )
+            )
+        if failed := next((check for check in findings.checks if not check.passed), None):
+            findings.problem = Problem(cause="import", what=str(failed))
+        return findings
+
+
+def modules(plan: Plan) -> list[str]:
+    """Modules of the plan's models, each once."""
+    return sorted({ladder.model.module for ladder in plan.ladders})
+
+
+def required(plan: Plan) -> dict[str, str]:
+    """Modules that have to import, with the distribution that brings each."""
+    models = {m: m.partition(".")[0].replace("_", "-") for m in modules(plan)}
+    vendor = {"torch_neuronx": "torch-neuronx"} if plan.profile.device == "neuron" else {}
+    return {**_REQUIRED, **vendor, **models}
+
+
+def _expects(plan: Plan) -> tuple[str, ...]:
+    imports = (f"import {module}" for module in required(plan))
+    asked = ("torchtitan's device", "torchtitan's communication backend")
+    return (*imports, "placeholders from the wrong index", *asked)
+
+
+def _plain(plan: Plan, private: Path, name: str, argv: tuple[str, ...]) -> LaunchRequest:
+    folder = private / name
+    return LaunchRequest(
+        name=name,
+        argv=(sys.executable, *argv, str(folder / "answer.json")),
+        folder=folder,
+        wall_seconds=plan.timeouts.wall,
+        silence_seconds=plan.timeouts.wall,
+        grace_seconds=plan.timeouts.grace,
+    )
+
+
+def _probe(plan: Plan, private: Path, module: str, distribution: str) -> LaunchRequest:
+    argv = ("-m", "trn_validate.import_probe", module, distribution)
+    return _plain(plan, private, f"import-{module}", argv)
+
+
+def _file(request: LaunchRequest) -> Path:
+    return Path(request.argv[-1])
+
+
+def read(path: Path) -> dict[str, object]:
+    """A probe's answer; empty where it left none that can be read."""
+    try:
+        answer = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _judge_import(findings: Findings, request: LaunchRequest) -> None:
+    module = request.name.removeprefix("import-")
+    answer = read(_file(request))
+    version = str(answer.get("version", "absent"))
+    origin = str(answer.get("origin", ""))
+    findings.checks.append(
+        Check(
+            name=f"import {module}",
+            measured=str(answer.get("result", "the process left no answer")),
+            comparator="==",
+            limit="imported",
+            source="derived",
+            detail=_advice(module) if answer.get("result") != "imported" else version,
+        )
+    )
+    findings.versions[str(answer.get("distribution", module))] = version
+    findings.facts[f"origin of {module}"] = origin
+    seconds = answer.get("seconds")
+    if isinstance(seconds, float):
+        findings.measures[f"import_seconds.{module}"] = seconds
+
+
+def _advice(module: str) -> str:
+    if module == "triton":
+        return "torchtitan needs it and does not declare it: pip install triton"
+    return "run make setup, and read the log of this launch"
+
+
+def _placeholders() -> Check:
+    found = []
+    for name in VENDOR:
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if version in PLACEHOLDERS:
+            found.append(f"{name} {version}")
+    return Check(
+        name="placeholders from the wrong index",
+        measured=len(found),
+        comparator="==",
+        limit=0,
+        source="derived",
+        detail=", ".join(found) + ("; install them from the vendor's index" if found else ""),
+    )
+
+
+FAMILY = Family("environment.imports", _ImportsStage.asks, lambda plan: (_ImportsStage(),))

@@ -1,0 +1,205 @@
+"""One stage per rung: does one more parallel dimension leave training what it was?
+
+The first rung of the first ladder is judged by baseline.eager. The first rung of a later
+ladder has nothing to be compared with, so it is checked by itself: finite, falling, run
+again, saved and resumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trn_validate.config import Plan
+from trn_validate.judging import (
+    common_checks,
+    common_names,
+    global_steps,
+    layout,
+    series,
+    speed,
+    thing,
+    whole_parameters,
+)
+from trn_validate.ladder import ResolvedRung, resolve
+from trn_validate.launch import LaunchRequest
+from trn_validate.launching import Trial, launch, request, run_spec
+from trn_validate.parity import parity_checks, parity_names
+from trn_validate.records import RunSpec
+from trn_validate.reference import (
+    REFERENCE,
+    RERUN,
+    SEED,
+    compared_with,
+    from_seed,
+    load_reference,
+    make_seed,
+    reference_checks,
+    reference_names,
+    reference_spec,
+    rerun_checks,
+    rerun_names,
+    seed_spec,
+)
+from trn_validate.resume import (
+    RESUME,
+    SAVE,
+    resume_names,
+    resume_spec,
+    save_and_resume,
+    save_spec,
+)
+from trn_validate.rungs import rung_external, rung_reads
+from trn_validate.stage import Context, Family, Findings, Place, Stage
+from trn_validate.verdict import Compared
+
+
+def _describe(findings: Findings, trial: Trial, rung: ResolvedRung) -> None:
+    header = trial.records[0].header
+    findings.layout = layout(trial, str(rung.ladder.model))
+    findings.device = header.parameter_device
+    findings.versions = header.versions
+    findings.hooks = header.hooks
+    findings.series = series(trial)
+    findings.measures = speed(trial)
+
+
+@dataclass(frozen=True)
+class _RungStage:
+    """A rung that adds a dimension, compared with its ladder's reference."""
+
+    rung: ResolvedRung
+
+    @property
+    def id(self) -> str:
+        """Name of the verdict."""
+        return self.rung.stage
+
+    @property
+    def asks(self) -> str:
+        """The question, with the dimension that is added."""
+        added = f"{self.rung.adds} {getattr(self.rung.degrees, self.rung.adds or 'tp')}"
+        return f"does {added} on {self.rung.extends} leave training unchanged?"
+
+    def reads(self, plan: Plan) -> object:
+        """The rung, and the first of its ladder."""
+        return rung_reads(plan, resolve(self.rung.ladder)[0], self.rung)
+
+    def external(self, plan: Plan) -> dict[str, str]:
+        """Sources of the model's module."""
+        return rung_external(self.rung)
+
+    def spec(self, place: Place) -> RunSpec:
+        """The rung's launch, from the seed of its ladder."""
+        return run_spec(
+            place.plan,
+            self.rung,
+            self.rung.name,
+            place.private,
+            checkpoint=from_seed(place.seed),
+        )
+
+    def launches(self, place: Place) -> tuple[LaunchRequest, ...]:
+        """The rung, once."""
+        return (request(place.plan, self.spec(place)),)
+
+    def run(self, context: Context) -> Findings:
+        """Train the same samples from the same weights in the rung's layout."""
+        plan, rung = context.plan, self.rung
+        reference = load_reference(context, rung.ladder.name)
+        place = Place(plan=plan, private=context.attempt.private, seed=reference.seed)
+        findings = Findings(expects=(*common_names(rung.name), *parity_names(rung.name)))
+        (trial,) = launch(context, [self.spec(place)])
+        findings.checks += common_checks(plan, trial, parameters=reference.parameters)
+        findings.checks += parity_checks(
+            rung.name,
+            reference.steps,
+            global_steps(trial.records),
+            steps=rung.ladder.workload.steps,
+            loss_absolute=plan.limits.loss_absolute,
+            grad_norm_relative=plan.limits.grad_norm_relative,
+        )
+        candidate = thing(trial, context.attempt.relative)
+        findings.compared = [
+            Compared(reference=reference.thing, candidate=candidate, differ="layout")
+        ]
+        findings.artifacts = [f"{context.attempt.relative}/{rung.name}"]
+        _describe(findings, trial, rung)
+        return findings
+
+
+@dataclass(frozen=True)
+class _ReferenceStage:
+    """The first rung of a later ladder: the reference of what follows, checked by itself."""
+
+    rung: ResolvedRung
+
+    @property
+    def id(self) -> str:
+        """Name of the verdict."""
+        return self.rung.stage
+
+    @property
+    def asks(self) -> str:
+        """The question, with the layout."""
+        return f"does {self.rung.ladder.name} train in its smallest layout, {self.rung.degrees}?"
+
+    def reads(self, plan: Plan) -> object:
+        """The rung."""
+        return rung_reads(plan, self.rung)
+
+    def external(self, plan: Plan) -> dict[str, str]:
+        """Sources of the model's module."""
+        return rung_external(self.rung)
+
+    def launches(self, place: Place) -> tuple[LaunchRequest, ...]:
+        """Seed, reference, rerun, save and resume."""
+        plan, private, rung = place.plan, place.private, self.rung
+        specs = (
+            seed_spec(plan, rung, private),
+            reference_spec(plan, rung, REFERENCE, private, place.seed),
+            reference_spec(plan, rung, RERUN, private, place.seed),
+            save_spec(plan, rung, private, place.seed),
+            resume_spec(plan, rung, RESUME, private),
+        )
+        return tuple(request(plan, spec) for spec in specs)
+
+    def run(self, context: Context) -> Findings:
+        """Make the ladder's seed and reference, run it again, save and resume it."""
+        plan, private, rung = context.plan, context.attempt.private, self.rung
+        findings = Findings(expects=(*reference_names(), *rerun_names(plan), *resume_names()))
+        seed = make_seed(context, rung)
+        (reference,) = launch(context, [reference_spec(plan, rung, REFERENCE, private, seed)])
+        (rerun,) = launch(context, [reference_spec(plan, rung, RERUN, private, seed)])
+        findings.checks += reference_checks(plan, reference)
+        findings.checks += rerun_checks(plan, reference, rerun)
+        checks, saved, resumed = save_and_resume(
+            context, rung, seed, whole_parameters(reference.records)
+        )
+        findings.checks += checks
+        findings.compared = [
+            compared_with(context, reference, rerun),
+            compared_with(context, reference, saved),
+        ]
+        if resumed is not saved:
+            findings.compared.append(compared_with(context, saved, resumed))
+        findings.artifacts = [
+            f"{context.attempt.relative}/{name}" for name in (SEED, REFERENCE, RERUN, SAVE)
+        ]
+        _describe(findings, reference, rung)
+        return findings
+
+
+def members(plan: Plan) -> tuple[Stage, ...]:
+    """Stages of every rung but the first of the first ladder, in the plan's order."""
+    stages: list[Stage] = []
+    for position, ladder in enumerate(plan.ladders):
+        first, *others = resolve(ladder)
+        if position > 0:
+            stages.append(_ReferenceStage(first))
+        stages += [_RungStage(rung) for rung in others]
+    return tuple(stages)
+
+
+FAMILY = Family(
+    "parallelism.<rung>", "does one more parallel dimension leave training unchanged?", members
+)

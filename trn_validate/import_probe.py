@@ -1,0 +1,47 @@
+"""Import one module in a process of its own, and say what was imported.
+
+Run as ``python -m trn_validate.import_probe MODULE DISTRIBUTION FILE``. Standard library only,
+so that a broken package breaks nothing but its own answer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import sys
+import time
+from pathlib import Path
+
+
+def main(module: str, distribution: str, file: str) -> int:
+    """Write what was found to ``file``; exit status 1 where the import raised."""
+    begun = time.monotonic()
+    answer: dict[str, str | float] = {"module": module, "distribution": distribution}
+    try:
+        answer["version"] = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        answer["version"] = "absent"
+    try:
+        found = importlib.import_module(module)
+        answer["origin"] = str(getattr(found, "__file__", None) or "namespace")
+        answer["result"] = "imported"
+    except BaseException as error:  # a package may raise anything, SystemExit too
+        answer["result"] = chain(error)
+    answer["seconds"] = time.monotonic() - begun
+    Path(file).write_text(json.dumps(answer), encoding="utf-8")
+    return 0 if answer["result"] == "imported" else 1
+
+
+def chain(error: BaseException) -> str:
+    """The error with its causes: an autoload failure hides the real one behind its own."""
+    parts = []
+    link: BaseException | None = error
+    while link is not None:
+        parts.append(f"{type(link).__name__}: {link}")
+        link = link.__cause__ or link.__context__
+    return " <- ".join(" ".join(part.split()) for part in parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:4]))

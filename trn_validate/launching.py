@@ -1,0 +1,186 @@
+"""From a rung to a run spec to a launch: torchrun's argument vector, and the launch itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trn_validate.check import Check
+from trn_validate.config import Plan
+from trn_validate.ladder import ResolvedRung
+from trn_validate.launch import LaunchRequest, LaunchResult
+from trn_validate.paths import make_folder, write_atomic
+from trn_validate.ranks import RankRecord, non_finite, read_ranks
+from trn_validate.records import CheckpointChoice, RunSpec
+from trn_validate.stage import Context, Unmeasured
+from trn_validate.verdict import Problem
+
+DUMP = "dump"
+"""torchtitan's folder inside a launch's; checkpoints are in it, and it is never published."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One finished launch of the workload, with what its ranks recorded."""
+
+    spec: RunSpec
+    result: LaunchResult
+    records: Mapping[int, RankRecord]
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where torchtitan put its checkpoints, one folder ``step-<n>`` each."""
+        return Path(self.spec.dump) / "checkpoint"
+
+
+def run_spec(
+    plan: Plan,
+    rung: ResolvedRung,
+    name: str,
+    private: Path,
+    *,
+    checkpoint: CheckpointChoice | None = None,
+    digest_steps: tuple[int, ...] = (),
+    steps: int | None = None,
+    local_batch_size: int | None = None,
+) -> RunSpec:
+    """The run spec of one launch of ``rung`` whose files go to ``private/name``."""
+    workload, folder = rung.ladder.workload, private / name
+    return RunSpec(
+        name=name,
+        records=str(folder / "records"),
+        dump=str(folder / DUMP),
+        stacks=str(folder / "stacks"),
+        device=plan.profile.device,
+        model=rung.ladder.model.choice,
+        data=workload.data,
+        degrees=rung.degrees,
+        seq_len=workload.seq_len,
+        global_batch_size=workload.global_batch_size,
+        local_batch_size=local_batch_size or rung.local_batch_size,
+        steps=steps or workload.steps,
+        seed=workload.seed,
+        compute_dtype=workload.compute_dtype,
+        attention=workload.attention,
+        activation_checkpointing=workload.activation_checkpointing,
+        spmd_backend=workload.spmd_backend,
+        sequence_parallel=workload.sequence_parallel,
+        learning_rate=workload.learning_rate,
+        warmup_steps=workload.warmup_steps,
+        init_timeout_seconds=plan.timeouts.init,
+        train_timeout_seconds=plan.timeouts.train,
+        checkpoint=checkpoint or CheckpointChoice(),
+        digest_steps=digest_steps,
+    )
+
+
+def request(plan: Plan, spec: RunSpec) -> LaunchRequest:
+    """The launch that carries out ``spec`` by torchrun, its rendezvous on a free port."""
+    folder = Path(spec.records).parent
+    ranks = spec.degrees.world_size
+    argv = (
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nproc-per-node", str(ranks), "--max-restarts", "0"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
+        *("--log-dir", str(folder / "ranks"), "--redirects", "3"),
+        *("-m", "trn_validate.workload", "--spec", str(folder / "spec.json")),
+    )
+    return LaunchRequest(
+        name=spec.name,
+        argv=argv,
+        folder=folder,
+        ranks=ranks,
+        records=Path(spec.records),
+        env={"OMP_NUM_THREADS": str(threads(ranks))},
+        wall_seconds=plan.timeouts.wall,
+        silence_seconds=plan.timeouts.silence,
+        grace_seconds=plan.timeouts.grace,
+    )
+
+
+def threads(ranks: int) -> int:
+    """OpenMP threads of a rank, at least 1.
+
+    A one-process launch gets half of the cores, since two of them may run side by side.
+    """
+    cores = len(os.sched_getaffinity(0))
+    return max(1, cores // max(2, ranks))
+
+
+def launch(context: Context, specs: Iterable[RunSpec]) -> tuple[Trial, ...]:
+    """Carry out several launches at once; the records of each may be judged.
+
+    Raises:
+        Unmeasured: one of them ended badly; where its records hold a number that is not
+            finite, that is the finding.
+    """
+    trials = try_launch(context, specs)
+    for trial in trials:
+        if not trial.result.cause.usable:
+            raise Unmeasured(problem(context, trial), _not_finite(trial))
+    return trials
+
+
+def try_launch(context: Context, specs: Iterable[RunSpec]) -> tuple[Trial, ...]:
+    """Carry out several launches at once, however they end."""
+    chosen = tuple(specs)
+    for spec in chosen:
+        folder = Path(spec.records).parent
+        make_folder(folder)
+        write_atomic(folder / "spec.json", (spec.model_dump_json(indent=2) + "\n").encode())
+    requests = tuple(request(context.plan, spec) for spec in chosen)
+    context.say(f"launching {', '.join(f'{s.name} ({s.degrees})' for s in chosen)}")
+    results = context.launcher.together(requests)
+    context.note(*results)
+    return tuple(
+        Trial(spec, result, read_ranks(Path(spec.records), spec.degrees.world_size))
+        for spec, result in zip(chosen, results, strict=True)
+    )
+
+
+def _not_finite(trial: Trial) -> tuple[Check, ...]:
+    found = non_finite(trial.records)
+    if found is None:
+        return ()
+    return (finite_check(trial),)
+
+
+def finite_check(trial: Trial) -> Check:
+    """Every loss and gradient norm of the trial is a finite number."""
+    found = non_finite(trial.records)
+    return Check(
+        name=f"{trial.spec.name}: numbers that are not finite",
+        measured=0 if found is None else 1,
+        comparator="==",
+        limit=0,
+        source="derived",
+        detail="" if found is None else f"{found[2]} of rank {found[1]} at step {found[0]}",
+    )
+
+
+def problem(context: Context, trial: Trial) -> Problem:
+    """Where to look after a launch that went wrong."""
+    found = non_finite(trial.records)
+    return Problem(
+        cause=trial.result.cause.value,
+        what=f"{trial.spec.name}: {trial.result.what or trial.result.cause.phrase}",
+        rank=trial.result.rank,
+        step=found[0] if found else last_step(trial.records),
+        log=log_path(context, trial.result),
+        excerpt=trial.result.excerpt,
+    )
+
+
+def last_step(records: Mapping[int, RankRecord]) -> int | None:
+    """Last step that any rank finished."""
+    return max((line.step for record in records.values() for line in record.steps), default=None)
+
+
+def log_path(context: Context, result: LaunchResult) -> str:
+    """Where the published copy of a launch's log is, relative to the run folder."""
+    if result.log is None or not result.log.is_relative_to(context.attempt.private):
+        return ""
+    return f"{context.attempt.relative}/{result.log.relative_to(context.attempt.private)}"

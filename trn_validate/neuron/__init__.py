@@ -1,0 +1,1 @@
+"""Every interface to Neuron: host facts, releases and lineage, with no torch."""

@@ -1,0 +1,1 @@
+"""What a reviewer receives: the bundle, the report, and how both are verified."""

@@ -1,0 +1,34 @@
+"""What the verdict of a stage that trains depends on, of the plan and of what it names."""
+
+from __future__ import annotations
+
+from trn_validate.config import Plan
+from trn_validate.ladder import ResolvedRung
+from trn_validate.sources import module_sources
+
+
+def rung_reads(plan: Plan, *rungs: ResolvedRung) -> object:
+    """The part of the plan that decides what a launch of these rungs does and how it is judged."""
+    return {
+        "profile": plan.profile.model_dump(),
+        "limits": plan.limits.model_dump(),
+        "timeouts": plan.timeouts.model_dump(),
+        "rungs": [
+            {
+                "name": rung.name,
+                "degrees": rung.degrees.model_dump(),
+                "model": rung.ladder.model.model_dump(),
+                "workload": rung.ladder.workload.model_dump(),
+            }
+            for rung in rungs
+        ],
+    }
+
+
+def rung_external(rung: ResolvedRung) -> dict[str, str]:
+    """Digests of what the rung's ladder names from outside the plan."""
+    found = {rung.ladder.model.module: module_sources(rung.ladder.model.module)}
+    data = rung.ladder.workload.data
+    if data.path and data.sha256:
+        found[data.path] = data.sha256
+    return found

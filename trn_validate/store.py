@@ -1,0 +1,131 @@
+"""The folder of all runs: finding them, starting one, and tidying up after a kill."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext, suppress
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+from trn_validate.errors import FolderError, UsageError
+from trn_validate.hashes import Hashes
+from trn_validate.paths import folder_errors, free_bytes, gigabytes, make_folder, move, write_atomic
+from trn_validate.publish import SKIPPED
+from trn_validate.run import PLAN, PRIVATE, BusyError, Run
+
+_CHECKOUT = Path(__file__).resolve().parent.parent
+_PROBE = ".writable"
+
+
+class Store:
+    """The run folders under ``root``, usually ``reports``."""
+
+    def __init__(self, root: Path, *, checkout: Path = _CHECKOUT) -> None:
+        self.root = root.absolute()
+        self.checkout = checkout
+        self.private = self.root / PRIVATE
+        self.outside = Hashes(Path("/"), self.private / "hashes.json")
+        """Digests of files outside of any run, such as data and weights."""
+
+    def runs(self) -> list[Run]:
+        """Every run, the newest first.
+
+        Raises:
+            FolderError: the folder cannot be read, or is a file.
+        """
+        if not os.path.lexists(self.root):
+            return []
+        with folder_errors(self.root):
+            names = [entry.name for entry in os.scandir(self.root) if entry.is_dir()]
+        found = []
+        for name in names:
+            try:
+                found.append(Run(self.root, name, self.checkout))
+            except UsageError:
+                # Not a run: the private twin, the sample bundle, or what a person put there.
+                continue
+        return sorted(found, key=lambda run: run.order, reverse=True)
+
+    def newest(self, target: str, path: str) -> Run | None:
+        """Newest run of a target and model path."""
+        mine = (run for run in self.runs() if (run.target, run.path) == (target, path))
+        return next(mine, None)
+
+    def create(self, target: str, path: str, plan_text: str, *, now: datetime | None = None) -> Run:
+        """Start a run: a folder with its plan, there as a whole or not at all.
+
+        Raises:
+            FolderError: it could not be made.
+        """
+        run = self._reserve(target, path, now or datetime.now(UTC))
+        write_atomic(run.private / PLAN, plan_text.encode("utf-8"))
+        ready = run.private / "ready"
+        make_folder(ready)
+        write_atomic(ready / PLAN, run.redactor().text(plan_text).encode("utf-8"))
+        move(ready, run.folder)
+        return run
+
+    def _reserve(self, target: str, path: str, now: datetime) -> Run:
+        """Make the private twin of a run whose name sorts as the newest."""
+        self._make_private()
+        newest = self.newest(target, path)
+        start = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+        first = 1
+        # A clock that was set back must not hide the new run behind an older one.
+        if newest is not None and newest.start >= start:
+            start, first = newest.start, newest.nth + 1
+        nths = count(first)
+        while True:
+            nth = next(nths)
+            name = f"{target}.{path}.{start}" + (f"-{nth}" if nth > 1 else "")
+            run = Run(self.root, name, self.checkout)
+            if os.path.lexists(run.folder):
+                continue
+            with folder_errors(run.private), suppress(FileExistsError):
+                run.private.mkdir()
+                return run
+
+    def check_writable(self, need_bytes: int = 0) -> None:
+        """Make the folder if needed, write to it, and compare the free space with the need.
+
+        Raises:
+            FolderError: it is a file, is read-only, or has too little space.
+        """
+        self._make_private()
+        for folder in (self.root, self.private):
+            probe = folder / _PROBE
+            write_atomic(probe, b"\n")
+            with folder_errors(probe):
+                probe.unlink(missing_ok=True)
+        free = free_bytes(self.root)
+        if free < need_bytes:
+            raise FolderError(
+                f"{gigabytes(need_bytes)} are needed and {gigabytes(free)} are free",
+                where=str(self.root),
+                todo="Free some space, or remove runs that are not needed any more.",
+            )
+
+    def publish_leftovers(
+        self, held: Run | None = None, *, skip: frozenset[str] = SKIPPED
+    ) -> tuple[str, ...]:
+        """Publish what killed runs left private, in every run that no process is at.
+
+        ``held`` is the run whose lock the caller holds. Gives ``<run>/<stage>/<attempt>``.
+
+        Raises:
+            FolderError: a copy could not be written.
+        """
+        done: list[str] = []
+        for run in self.runs():
+            mine = held is not None and run.name == held.name
+            with suppress(BusyError), nullcontext() if mine else run.lock():
+                done += [f"{run.name}/{name}" for name in run.publish_leftovers(skip=skip)]
+        return tuple(done)
+
+    def _make_private(self) -> None:
+        with folder_errors(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+        with folder_errors(self.private):
+            # Raw logs name people and machines.
+            self.private.mkdir(mode=0o700, exist_ok=True)
