@@ -1,5 +1,181 @@
-"""The command line."""
+"""The command line: which plan, which stages, what they answered, and the exit status.
+
+Exit status: 0 passed; 1 a check failed, or unsupported and not accepted; 2 usage,
+configuration, or a folder that cannot be written; 3 the plan's device is not here; 4 a stage
+could not measure; 5 stale or unreadable evidence; 130 and 143 interrupted. stdout is for
+results, stderr for progress.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, ParamSpec
+
+import typer
+
+from trn_validate.errors import Interrupted, TrnValidateError, exit_status
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=False,
+    help="Staged validation of a Trainium training stack. Without a command: run.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Config = Annotated[
+    Path | None, typer.Option(help="Plan to run; without it the host's signs choose one.")
+]
+ModelPath = Annotated[str, typer.Option("--path", help="Model path: native, transformers or moe.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Override one value of the plan: key.path=value.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine output alone.")]
+Reports = Annotated[Path | None, typer.Option(help="Folder of the runs; reports/ by default.")]
+
+P = ParamSpec("P")
+
+
+def _answering(command: Callable[P, int]) -> Callable[P, None]:
+    """Turn our errors into one message and an exit status; nobody sees a traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            status = command(*args, **kwargs)
+        except TrnValidateError as error:
+            print(f"error: {error}", file=sys.stderr)
+            status = exit_status(error)
+        except BrokenPipeError:
+            # Whoever read our output has gone; nothing more can be said.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = 0
+        raise typer.Exit(status)
+
+    return wrapped
+
+
+@app.command()
+@_answering
+def run(
+    config: Config = None,
+    path: ModelPath = "native",
+    only: Annotated[str | None, typer.Option(help="Rerun this stage alone.")] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", help="Rerun this stage and all after it.")
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Run also what is still fresh.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Start a new run folder.")] = False,
+    require_evidence: Annotated[
+        bool, typer.Option("--require-evidence", help="Exit 3 on a rehearsal.")
+    ] = False,
+    settings: Settings = None,
+    reports: Reports = None,
+    json_: AsJson = False,
+) -> int:
+    """Run the stages in order; keep those that are still fresh."""
+    from stages import stages_of
+    from trn_validate.commands import Selection, run_plan
+
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, _interrupt)
+    return run_plan(
+        stages_of,
+        config,
+        path,
+        settings or [],
+        Selection(only=only, start=from_, force=force, new=new, require_evidence=require_evidence),
+        reports=reports,
+        as_json=json_,
+    )
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise Interrupted(signum)
+
+
+@app.command()
+@_answering
+def plan(
+    config: Config = None,
+    path: ModelPath = "native",
+    settings: Settings = None,
+    reports: Reports = None,
+    json_: AsJson = False,
+) -> int:
+    """Say what would run and why, with the exact commands; no device is touched."""
+    from stages import stages_of
+    from trn_validate.commands import show_plan
+
+    return show_plan(stages_of, config, path, settings or [], reports=reports, as_json=json_)
+
+
+@app.command()
+@_answering
+def status(
+    config: Config = None,
+    path: Annotated[str | None, typer.Option("--path", help="Model path.")] = None,
+    settings: Settings = None,
+    reports: Reports = None,
+    json_: AsJson = False,
+) -> int:
+    """Say how the newest run stands, and exit as it does."""
+    from stages import stages_of
+    from trn_validate.commands import show_status
+
+    return show_status(stages_of, config, path, settings or [], reports=reports, as_json=json_)
+
+
+@app.command()
+@_answering
+def report(
+    config: Config = None,
+    path: Annotated[str | None, typer.Option("--path", help="Model path.")] = None,
+    settings: Settings = None,
+    reports: Reports = None,
+) -> int:
+    """Write report.md of the newest run again, and say where it is."""
+    from stages import stages_of
+    from trn_validate.commands import write_report_again
+
+    return write_report_again(stages_of, config, path, settings or [], reports=reports)
+
+
+@app.command()
+@_answering
+def stages() -> int:
+    """List the stages and what each asks."""
+    from stages import FAMILIES
+
+    width = max(len(family.name) for family in FAMILIES)
+    for family in FAMILIES:
+        print(f"{family.name:<{width}}  {family.asks}")
+    return 0
+
+
+@app.command()
+@_answering
+def schema() -> int:
+    """Print the JSON Schema of a verdict."""
+    from trn_validate.verdict import Verdict
+
+    print(json.dumps(Verdict.model_json_schema(mode="serialization"), indent=2, sort_keys=True))
+    return 0
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; options without a command belong to ``run``."""
+    if len(sys.argv) == 1 or (sys.argv[1].startswith("-") and sys.argv[1] != "--help"):
+        sys.argv.insert(1, "run")
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from trn_validate.records import Record
 
-_Count = Annotated[int, Field(ge=1)]
+_Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class Shape(Record):
@@ -24,7 +24,7 @@ class Shape(Record):
     kv_heads: _Count
     vocab_size: _Count
     tied: bool
-    experts: Annotated[int, Field(ge=0)] = 0
+    experts: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
 
 def _dense(

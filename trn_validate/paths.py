@@ -37,7 +37,7 @@ def _explain(error: OSError, path: Path) -> FolderError:
     where = str(path)
     if error.errno in _NO_SPACE:
         return FolderError(
-            f"no space is left on the file system ({gigabytes(free_bytes(path))} free)",
+            f"no space is left on the file system ({show_bytes(free_bytes(path))} free)",
             where=where,
             todo="Free some space, or a quota, and run the same command again.",
         )
@@ -72,9 +72,9 @@ def free_bytes(path: Path) -> int:
     return 0
 
 
-def gigabytes(count: int) -> str:
+def show_bytes(count: int) -> str:
     """Show a number of bytes as a person reads it."""
-    return f"{count / 1e9:.3f} GB"
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def write_atomic(path: Path, data: bytes, *, sync: bool = True) -> None:

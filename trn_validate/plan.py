@@ -71,7 +71,8 @@ def parse(raw: dict[str, Any], *, where: str) -> PlanFile:
 
 
 def _explain(error: ValidationError, where: str) -> ConfigError:
-    problems = error.errors()
+    # A list whose entries are wrong is reported once more, as too short.
+    problems = [p for p in error.errors() if p["type"] != "too_short" or not p["input"]]
     first = problems[0]
     place = ".".join(yaml_file.printable(str(part)) for part in first["loc"])
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trn_validate.errors import EvidenceError
-from trn_validate.secret_text import REDACTED, is_secret_name, without_secrets
+from trn_validate.secret_text import REDACTED, is_secret_name, without_json_secrets, without_secrets
 from trn_validate.verdict import Verdict
 
 RUN, REPO, HOME = "<run>", "<repo>", "<home>"
@@ -32,7 +32,8 @@ kernels eager native transformers moe float32 bfloat16
 # Hosts of these names tell nothing, and replacing them would alter what the records say.
 _UNTOLD = frozenset(_ORDINARY.split())
 _NODE = re.compile(r"node-\d+")
-_LITERAL = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
+# A string of JSON, or what stands between two; half a string at the end is the latter.
+_PIECE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[^"]+|"')
 
 _FINDING = """
 schema_version stage path run attempt target device distribution expects name comparator unit
@@ -45,7 +46,7 @@ _BY_IDENTIFIER = ("versions", "inputs", "builds_on")
 
 
 class Redactor:
-    """Replaces paths, host names and secrets by stand-ins, the longest name first.
+    """Replaces paths, host names and secrets by stand-ins, the longest first.
 
     Applied twice it changes nothing more.
     """
@@ -62,24 +63,37 @@ class Redactor:
                     self._paths.setdefault(text, stand_in)
                     # As JSON that is quoted inside another text shows it.
                     self._paths.setdefault(json.dumps(text)[1:-1], stand_in)
-        paths = [(text, re.escape(text)) for text in self._paths]
-        hosts = [(text, _whole_word(text)) for text in self._hosts]
-        self._plain = _any_of(paths)
-        self._full = _any_of(paths + hosts)
+        self._path = _any_of(self._paths, re.escape)
+        self._host = _any_of(self._hosts, _whole_word)
 
     def text(self, text: str) -> str:
         """Redact a text."""
-        return without_secrets(self._full.sub(self._stand_in, text))
+        # A secret may look like a host, which says more; and where one ends a host may begin.
+        return self._without_hosts(without_secrets(self._without_hosts(self._without_paths(text))))
 
     def identifier(self, text: str) -> str:
         """Redact paths and secrets, but leave words that only look like a host's name."""
-        return without_secrets(self._plain.sub(self._stand_in, text))
+        return without_secrets(self._without_paths(text))
 
     def json_text(self, text: str) -> str:
         """Redact JSON, or lines of JSON, and leave all else in it as it was written."""
-        if "\\" in text:
-            text = _LITERAL.sub(self._literal, text)
-        return self.text(text)
+        return "\n".join(map(self._json_line, text.split("\n")))
+
+    def _json_line(self, line: str) -> str:
+        if "\\" not in line and self.text(line) == line:
+            return line
+        return _PIECE.sub(self._json_piece, without_json_secrets(line))
+
+    def _json_piece(self, match: re.Match[str]) -> str:
+        piece = match[0]
+        try:
+            before = json.loads(piece) if piece[0] == '"' else None
+        except ValueError:
+            before = None
+        if not isinstance(before, str):
+            return self.text(piece)
+        after = self.text(before)
+        return piece if after == before else json.dumps(after)
 
     def structure(self, value: Any) -> Any:
         """Redact every text and every key of a structure of dicts, lists and models."""
@@ -105,24 +119,20 @@ class Redactor:
             found[shown] = REDACTED if secret else self.structure(entry)
         return found
 
-    def _stand_in(self, match: re.Match[str]) -> str:
-        found = match[0]
-        return self._paths.get(found) or self._hosts[found.lower()]
+    def _without_paths(self, text: str) -> str:
+        return self._path.sub(lambda match: self._paths[match[0]], text)
 
-    def _literal(self, match: re.Match[str]) -> str:
-        if "\\" not in match[0]:
-            return match[0]
-        try:
-            before = json.loads(match[0])
-        except ValueError:
-            return match[0]
-        after = self.text(before)
-        return match[0] if after == before else json.dumps(after)
+    def _without_hosts(self, text: str) -> str:
+        lower = text.lower()
+        # Looking for a plain text is many times faster than for a whole word.
+        if not any(host in lower for host in self._hosts):
+            return text
+        return self._host.sub(lambda match: self._hosts[match[0].lower()], text)
 
 
-def _any_of(patterns: list[tuple[str, str]]) -> re.Pattern[str]:
-    longest_first = sorted(patterns, key=lambda pair: -len(pair[0]))
-    return re.compile("|".join(pattern for _, pattern in longest_first) or r"(?!)")
+def _any_of(names: Iterable[str], pattern: Callable[[str], str]) -> re.Pattern[str]:
+    longest_first = sorted(names, key=len, reverse=True)
+    return re.compile("|".join(map(pattern, longest_first)) or r"(?!)")
 
 
 def _whole_word(host: str) -> str:
@@ -197,6 +207,15 @@ def _node_of(names: Names, aliases: list[str]) -> str:
     nodes = [stand_in for stand_in in names if _NODE.fullmatch(stand_in)]
     known = (node for node in nodes if set(names[node]) & set(aliases))
     return next(known, f"node-{len(nodes)}")
+
+
+def own_names(known: Names) -> tuple[str, ...]:
+    """Names of this machine; the resolver is asked only about one that is not known yet."""
+    import socket
+
+    own = socket.gethostname()
+    nodes = (texts for stand_in, texts in known.items() if _NODE.fullmatch(stand_in))
+    return (own,) if any(own.lower() in texts for texts in nodes) else host_names()
 
 
 @lru_cache(maxsize=1)

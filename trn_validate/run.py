@@ -26,7 +26,7 @@ from trn_validate.hashes import Hashes
 from trn_validate.lock import lock
 from trn_validate.paths import below, folder_errors, make_folder, move, remove_halves, write_atomic
 from trn_validate.publish import SKIPPED, publish
-from trn_validate.redact import HOME, REPO, RUN, Names, Redactor, extend, host_names, redact_verdict
+from trn_validate.redact import HOME, REPO, RUN, Names, Redactor, extend, own_names, redact_verdict
 from trn_validate.verdict import Artifact, Verdict
 from trn_validate.verdict_folder import VerdictFolder, is_stage
 
@@ -216,7 +216,7 @@ class Run(VerdictFolder):
             path = self.private / "redaction.json"
             known = _names(path)
             folders = {RUN: [self.folder, self.private], REPO: [self.checkout], HOME: _home()}
-            names = extend(known, folders, [host_names(), *hosts])
+            names = extend(known, folders, [own_names(known), *hosts])
             if names != known:
                 make_folder(self.private)
                 write_atomic(path, json.dumps(names, indent=2).encode())

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from trn_validate.errors import FolderError, UsageError
 from trn_validate.hashes import Hashes
-from trn_validate.paths import folder_errors, free_bytes, gigabytes, make_folder, move, write_atomic
+from trn_validate.paths import (
+    folder_errors,
+    free_bytes,
+    make_folder,
+    move,
+    show_bytes,
+    write_atomic,
+)
 from trn_validate.publish import SKIPPED
 from trn_validate.run import PLAN, PRIVATE, BusyError, Run
 
@@ -101,7 +108,7 @@ class Store:
         free = free_bytes(self.root)
         if free < need_bytes:
             raise FolderError(
-                f"{gigabytes(need_bytes)} are needed and {gigabytes(free)} are free",
+                f"{show_bytes(need_bytes)} are needed and {show_bytes(free)} are free",
                 where=str(self.root),
                 todo="Free some space, or remove runs that are not needed any more.",
             )

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.builders import closing, header, state, step
+from trn_validate.errors import EvidenceError
+from trn_validate.ranks import non_finite, read_rank, read_ranks
+from trn_validate.records import Record, rank_file
+
+
+def write(folder: Path, *lines: Record, rank: int = 0, tail: str = "") -> Path:
+    path = rank_file(folder, rank)
+    text = "".join(line.model_dump_json() + "\n" for line in lines) + tail
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_all_lines_of_a_rank_are_read_in_their_order(tmp_path: Path) -> None:
+    path = write(tmp_path, header(), state(0, "start"), step(1), step(2), state(2), closing(2))
+    record = read_rank(path)
+    assert record is not None
+    assert record.header == header()
+    assert record.steps == (step(1), step(2))
+    assert record.states == (state(0, "start"), state(2))
+    assert record.closing == closing(2)
+    assert record.complete
+
+
+def test_a_state_is_found_by_its_point_and_step(tmp_path: Path) -> None:
+    record = read_rank(write(tmp_path, header(), state(2, "start"), state(2), state(4)))
+    assert record is not None
+    assert record.state("end", 2) == state(2)
+    assert record.state("start", 2) == state(2, "start")
+    assert record.state("end", 3) is None
+    assert record.state("start", 4) is None
+
+
+def test_a_rank_without_its_last_line_is_not_complete(tmp_path: Path) -> None:
+    record = read_rank(write(tmp_path, header(), step(1)))
+    assert record is not None
+    assert record.closing is None
+    assert not record.complete
+
+
+@pytest.mark.parametrize("counted", [0, 1, 3])
+def test_a_rank_that_counted_other_steps_than_it_wrote_is_not_complete(
+    tmp_path: Path, counted: int
+) -> None:
+    record = read_rank(write(tmp_path, header(), step(1), step(2), closing(counted)))
+    assert record is not None
+    assert not record.complete
+
+
+def test_a_last_line_that_was_cut_off_is_no_record_yet(tmp_path: Path) -> None:
+    whole = closing(1).model_dump_json()
+    for length in (1, 20, len(whole)):
+        record = read_rank(write(tmp_path, header(), step(1), tail=whole[:length]))
+        assert record is not None
+        assert record.steps == (step(1),)
+        assert record.closing is None
+
+
+@pytest.mark.parametrize("tail", ["", "{", header().model_dump_json()])
+def test_a_file_with_no_whole_line_has_no_record(tmp_path: Path, tail: str) -> None:
+    assert read_rank(write(tmp_path, tail=tail)) is None
+
+
+@pytest.mark.parametrize("broken", ["", "{}", "not json", '{"kind": "step"}', "null"])
+def test_a_whole_line_that_is_no_record_is_refused_with_its_place(
+    tmp_path: Path, broken: str
+) -> None:
+    path = write(tmp_path, header(), tail=f"{broken}\n{step(1).model_dump_json()}\n")
+    with pytest.raises(EvidenceError) as caught:
+        read_rank(path)
+    assert caught.value.where == f"{path}:2"
+    assert "not a record (" in caught.value.what
+    assert "rerun the stage" in caught.value.todo
+
+
+@pytest.mark.parametrize("first", [step(1), state(0), closing(0)], ids=lambda line: line.kind)
+def test_a_file_that_does_not_begin_with_a_header_is_refused(tmp_path: Path, first: Record) -> None:
+    path = write(tmp_path, first, header())
+    with pytest.raises(EvidenceError, match="the first record is not a header") as caught:
+        read_rank(path)
+    assert caught.value.where == f"{path}:1"
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EvidenceError, match="cannot read the rank record"):
+        read_rank(tmp_path / "rank-0.jsonl")
+    (tmp_path / "rank-0.jsonl").write_bytes(b"\xff\n")
+    with pytest.raises(EvidenceError, match="cannot read the rank record"):
+        read_rank(tmp_path / "rank-0.jsonl")
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u0085", "\x0b", "\x1c", "\r"])
+def test_a_text_that_holds_a_separator_of_lines_does_not_end_its_record(
+    tmp_path: Path, separator: str
+) -> None:
+    odd = header(launch=f"a{separator}b")
+    record = read_rank(write(tmp_path, odd, step(1)))
+    assert record is not None
+    assert record.header == odd
+    assert record.steps == (step(1),)
+
+
+def test_every_rank_that_left_a_header_is_found(tmp_path: Path) -> None:
+    write(tmp_path, header(rank=0), rank=0)
+    write(tmp_path, tail="{", rank=1)
+    write(tmp_path, header(rank=3), rank=3)
+    write(tmp_path, header(rank=4), rank=4)
+    assert sorted(read_ranks(tmp_path, 4)) == [0, 3]
+
+
+def test_a_folder_without_records_has_no_ranks(tmp_path: Path) -> None:
+    assert read_ranks(tmp_path, 4) == {}
+
+
+def test_ranks_whose_numbers_are_finite_have_none_that_is_not(tmp_path: Path) -> None:
+    write(tmp_path, header(), step(1), step(2, loss=-1.0))
+    assert non_finite(read_ranks(tmp_path, 1)) is None
+    assert non_finite({}) is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["loss", "grad_norm"])
+def test_a_number_that_is_not_finite_is_found_with_its_step_and_rank(
+    tmp_path: Path, name: str, value: float
+) -> None:
+    write(tmp_path, header(), step(1), step(2), rank=0)
+    write(tmp_path, header(rank=1), step(1), step(2, **{name: value}), rank=1)
+    assert non_finite(read_ranks(tmp_path, 2)) == (2, 1, name)
+
+
+def test_the_first_step_counts_before_the_first_rank(tmp_path: Path) -> None:
+    write(tmp_path, header(), step(1), step(2, loss=math.nan), rank=0)
+    write(tmp_path, header(rank=1), step(1, grad_norm=math.nan), rank=1)
+    write(tmp_path, header(rank=2), step(1, grad_norm=math.nan, loss=math.nan), rank=2)
+    records = read_ranks(tmp_path, 3)
+    assert non_finite(records) == (1, 1, "grad_norm")
+    del records[1]
+    assert non_finite(records) == (1, 2, "loss")

@@ -1,0 +1,173 @@
+"""report.md: a pure function of the verdicts, for a pull request or a terminal.
+
+The verdicts are the record; nothing is ever read back from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trn_validate.check import Check
+from trn_validate.config import Plan
+from trn_validate.gate import Standing
+from trn_validate.paths import write_atomic
+from trn_validate.records import AXES
+from trn_validate.review.summary import decision, failure_lines
+from trn_validate.verdict import Verdict
+
+NAME = "report.md"
+
+NOT_VALIDATED = (
+    "per-parameter gradients, ddp, hsdp, cp and pp on the CPU plan, and torch.compile",
+    "NKI kernels, collectives and single operations on the device",
+    "health counters, held cores and the lineage of a Neuron stack",
+    "convergence: a few steps say nothing about a whole training run",
+)
+"""What this version asks nowhere; a reader must not take silence for an answer."""
+
+
+def write_report(folder: Path, plan: Plan, standings: Sequence[Standing]) -> Path:
+    """Write the report into the run folder and give its path.
+
+    Raises:
+        FolderError: it could not be written.
+    """
+    path = folder / NAME
+    write_atomic(path, render(folder.name, plan, standings).encode("utf-8"))
+    return path
+
+
+def render(run: str, plan: Plan, standings: Sequence[Standing]) -> str:
+    """The whole report as Markdown."""
+    verdicts = [s.verdict for s in standings if s.verdict is not None]
+    sections = [
+        [f"**{decision(standings)}**", "", f"Run `{run}`, target {plan.target}, path {plan.path}."],
+        _stack(verdicts),
+        _stages(standings),
+        _ladder(standings),
+        _failures(standings),
+        _checks(verdicts),
+        _not_validated(),
+    ]
+    return "\n".join("\n".join(section) + "\n" for section in sections)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return [line(header), line(["---"] * len(header)), *(line(row) for row in rows)]
+
+
+def _stack(verdicts: Sequence[Verdict]) -> list[str]:
+    versions: dict[str, str] = {}
+    for verdict in verdicts:
+        versions |= verdict.versions
+    if not versions:
+        return ["## Stack", "", "No data: environment.imports has not run."]
+    hosts = {v.host.reason for v in verdicts}
+    rows = [[name, version] for name, version in sorted(versions.items())]
+    return ["## Stack", "", *sorted(hosts), "", *_table(["package", "version"], rows)]
+
+
+def _stages(standings: Sequence[Standing]) -> list[str]:
+    rows = []
+    for standing in standings:
+        verdict = standing.verdict
+        passed = sum(c.passed for c in verdict.checks) if verdict else 0
+        rows.append(
+            [
+                standing.stage.id,
+                verdict.outcome.value if verdict else "-",
+                f"{passed}/{len(verdict.checks)}" if verdict else "-",
+                f"{verdict.seconds:.1f}" if verdict else "-",
+                "" if standing.freshness.fresh else str(standing.freshness),
+                standing.stage.asks,
+            ]
+        )
+    header = ["stage", "outcome", "checks", "seconds", "state", "asks"]
+    return ["## Stages", "", *_table(header, rows)]
+
+
+def _ladder(standings: Sequence[Standing]) -> list[str]:
+    rows = [_ladder_row(s.verdict) for s in standings if s.verdict and s.verdict.layout]
+    if not rows:
+        return ["## Ladder", "", "No data: no stage has trained yet."]
+    header = [
+        *("stage", "model", "processes", *AXES, "tokens per step", "loss deviation (limit)"),
+        *("grad norm deviation (limit)", "peak memory", "tokens/s", "step s"),
+    ]
+    note = (
+        "Deviations are the largest over all steps against the ladder's reference. Speed is that "
+        "of a few steps on this machine, recorded and not judged."
+    )
+    return ["## Ladder", "", *_table(header, rows), "", note]
+
+
+def _ladder_row(verdict: Verdict) -> list[str]:
+    layout = verdict.layout
+    assert layout is not None, "the caller chose verdicts with a layout"
+    peak = verdict.measures.get("peak_memory_bytes")
+    speed = verdict.measures.get("tokens_per_second")
+    seconds = verdict.measures.get("step_seconds")
+    return [
+        verdict.stage,
+        layout.model,
+        str(layout.processes),
+        *(str(getattr(layout.degrees, axis)) for axis in AXES),
+        str(layout.tokens_per_step),
+        _deviation(verdict, "loss against the reference"),
+        _deviation(verdict, "grad norm against the reference"),
+        f"{peak / 2**30:.2f} GiB" if peak else "-",
+        f"{speed:.0f}" if speed else "-",
+        f"{seconds:.3f}" if seconds else "-",
+    ]
+
+
+def _deviation(verdict: Verdict, ending: str) -> str:
+    """The largest of the verdict's deviations of that kind, with its limit."""
+    found = [c for c in verdict.checks if c.name.endswith(ending)]
+    numbers = [c for c in found if isinstance(c.measured, int | float)]
+    if not numbers:
+        return "-"
+    worst = max(numbers, key=lambda c: (not c.passed, float(c.measured)))
+    return f"{worst.measured:.2e} ({worst.limit:.0e})" if worst.limit else f"{worst.measured} (0)"
+
+
+def _failures(standings: Sequence[Standing]) -> list[str]:
+    lines = failure_lines(standings)
+    if not lines:
+        return ["## What failed", "", "Nothing."]
+    return ["## What failed", "", "```", *lines[:-1], "```"]
+
+
+def _checks(verdicts: Sequence[Verdict]) -> list[str]:
+    lines = ["## Checks"]
+    for verdict in verdicts:
+        if not verdict.checks:
+            continue
+        header = ["check", "measured", "", "limit", "unit", "holds", "detail"]
+        rows = [_check_row(check) for check in verdict.checks]
+        lines += ["", f"### {verdict.stage}", "", *_table(header, rows)]
+    return lines if len(lines) > 1 else [*lines, "", "No data."]
+
+
+def _check_row(check: Check) -> list[str]:
+    return [
+        check.name,
+        _number(check.measured),
+        f"`{check.comparator}`",
+        _number(check.limit),
+        check.unit,
+        "yes" if check.passed else "**no**",
+        check.detail,
+    ]
+
+
+def _number(value: int | float | str) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _not_validated() -> list[str]:
+    return ["## What was not validated", "", *(f"- {item}" for item in NOT_VALIDATED)]
