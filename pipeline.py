@@ -82,7 +82,7 @@ def run(
 ) -> int:
     """Run the stages in order; keep those that are still fresh."""
     from stages import stages_of
-    from trn_validate.commands import Selection, run_plan
+    from trn_validate.runner import Selection, run_plan
 
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, _interrupt)

@@ -1,7 +1,5 @@
 """One measured claim, and the only rule by which it holds."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

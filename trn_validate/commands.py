@@ -1,39 +1,24 @@
-"""What each command does, once the command line is read."""
+"""What ``plan``, ``status`` and ``report`` do, once the command line is read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trn_validate.config import Plan
-from trn_validate.errors import ConfigError
 from trn_validate.evidence import evidence
-from trn_validate.execute import Executor
-from trn_validate.gate import (
-    ABSENT,
-    PASSED,
-    Gate,
-    Standing,
-    exit_status,
-    require_open,
-    stage_status,
-)
-from trn_validate.launch_local import LocalLauncher
-from trn_validate.progress import Progress
+from trn_validate.gate import PASSED, Gate, Standing, exit_status
 from trn_validate.review.report import write_report
-from trn_validate.review.summary import closing_lines, failure_lines, standing_lines
+from trn_validate.review.summary import standing_lines
 from trn_validate.run import Run
 from trn_validate.session import (
     REPORTS,
     choose_plan,
     continued,
     fingerprint_now,
-    keep_plan,
     newest,
     plan_of,
-    start,
 )
 from trn_validate.sources import code_version
 from trn_validate.stage import Place, Stage
@@ -41,159 +26,25 @@ from trn_validate.store import Store
 from trn_validate.verdict import Verdict
 
 StagesOf = Callable[[Plan], Sequence[Stage]]
+"""What the command line hands over: the stages of a plan, in gate order."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """Which stages to run, and what counts as done."""
-
-    only: str | None = None
-    start: str | None = None
-    force: bool = False
-    new: bool = False
-    require_evidence: bool = False
-
-    def check(self) -> None:
-        """Refuse what contradicts itself.
-
-        Raises:
-            ConfigError: both ``--only`` and ``--from``.
-        """
-        if self.only and self.start:
-            raise ConfigError("--only and --from exclude each other", where="command line")
-
-
-def run_plan(
-    stages_of: StagesOf,
-    config: Path | None,
-    model_path: str,
-    settings: Iterable[str],
-    selection: Selection,
-    *,
-    reports: Path | None = None,
-    as_json: bool = False,
-) -> int:
-    """Run a plan's stages in order and say how it ended; gives the exit status."""
-    selection.check()
-    chosen = choose_plan(config, model_path, settings)
-    plan, environment = chosen.plan, fingerprint_now()
-    progress = Progress(len(stages_of(plan)), quiet=as_json)
-    if plan.profile.device == "cpu":
-        progress.line(f"REHEARSAL on the CPU, never adoption evidence: {chosen.choice.reason}")
-    for note in filter(None, (chosen.choice.note, chosen.choice.refusal)):
-        progress.line(note)
-    store = Store(reports or REPORTS)
-    store.check_writable(int(plan.profile.disk_gib * 2**30))
-    run, why = (None, "--new") if selection.new else continued(store, plan, environment)
-    if run is None:
-        if why:
-            progress.line(f"starting a new run: {why}")
-        run = start(store, plan, environment)
-    with run.lock():
-        store.publish_leftovers(run)
-        executor = Executor(
-            plan=plan, run=run, launcher=LocalLauncher(), choice=chosen.choice, say=progress.say
-        )
-        gate = _gate(stages_of, plan, run, environment)
-        status = Runner(gate, executor, progress, selection).run()
-        standings = gate.standings()
-        report = write_report(run.folder, plan, standings)
-    real, why = evidence(_verdicts(standings))
-    if selection.require_evidence and not real:
-        progress.line(f"--require-evidence: this is a rehearsal ({why})")
-        status = ABSENT
-    _print(run, plan, standings, status, report, as_json=as_json)
-    return status
-
-
-def _gate(stages_of: StagesOf, plan: Plan, run: Run, environment: dict[str, str]) -> Gate:
+def gate_of(stages_of: StagesOf, plan: Plan, run: Run, environment: Mapping[str, str]) -> Gate:
+    """The gate of a run, with the product's sources as they are now."""
     code = code_version(run.checkout)
     return Gate(plan, stages_of(plan), run, code=code, environment=environment)
 
 
-def _verdicts(standings: Sequence[Standing]) -> dict[str, Verdict]:
+def verdicts_of(standings: Sequence[Standing]) -> dict[str, Verdict]:
+    """The verdicts that are there, by stage."""
     return {s.stage.id: s.verdict for s in standings if s.verdict is not None}
 
 
-class Runner:
-    """Walks the line of stages once."""
-
-    def __init__(
-        self, gate: Gate, executor: Executor, progress: Progress, selection: Selection
-    ) -> None:
-        self.gate = gate
-        self.executor = executor
-        self.progress = progress
-        self.selection = selection
-
-    def run(self) -> int:
-        """Run what is selected; gives the exit status."""
-        begin = self.selection.only or self.selection.start
-        if begin is None:
-            self._walk(0, reuse=not self.selection.force)
-            return exit_status(self.gate.standings())
-        place = self.gate.stages.index(self.gate.stage(begin))
-        keep_plan(self.gate.run, self.gate.plan)
-        earlier = self.gate.standings()[:place]
-        require_open(earlier, begin)
-        if self.selection.only is None:
-            self._walk(place, reuse=False)
-            return exit_status(self.gate.standings())
-        stage = self.gate.stages[place]
-        self._execute(stage, earlier)
-        now = self.gate.standings()
-        for later in now[place + 1 :]:
-            if later.verdict is not None and not later.freshness.fresh:
-                self.progress.line(f"stale now: {later.stage.id} ({later.freshness.reason})")
-        return stage_status(now[place])
-
-    def _walk(self, first: int, *, reuse: bool) -> None:
-        keep_plan(self.gate.run, self.gate.plan)
-        done: list[Standing] = list(self.gate.standings()[:first])
-        closed: str | None = None
-        for stage in self.gate.stages[first:]:
-            standing = self.gate.standing(stage, done)
-            if closed is not None:
-                self.progress.skip()
-                verdict = self.executor.block(stage, standing.expected, closed)
-                self.progress.result(verdict)
-            elif reuse and standing.opens and standing.verdict is not None:
-                self.progress.skip()
-                self.progress.result(standing.verdict, reused=True)
-            else:
-                self._execute(stage, done)
-            standing = self.gate.standing(stage, done)
-            done.append(standing)
-            if closed is None and not standing.opens:
-                closed = stage.id
-
-    def _execute(self, stage: Stage, earlier: Sequence[Standing]) -> None:
-        expected = self.gate.expected(stage, earlier)
-        with self.progress.stage(stage.id, stage.asks):
-            verdict = self.executor.execute(stage, expected, earlier)
-        self.progress.result(verdict)
-
-
-def _print(
-    run: Run,
-    plan: Plan,
-    standings: Sequence[Standing],
-    status: int,
-    report: Path,
-    *,
-    as_json: bool,
-) -> None:
-    if as_json:
-        print(json.dumps(_as_json(run, plan, standings, status), indent=2))
-        return
-    for line in failure_lines(standings):
-        print(line)
-    for line in closing_lines(run.folder, standings, report):
-        print(line)
-
-
-def _as_json(run: Run, plan: Plan, standings: Sequence[Standing], status: int) -> dict[str, object]:
-    real, why = evidence(_verdicts(standings))
+def as_json_of(
+    run: Run, plan: Plan, standings: Sequence[Standing], status: int
+) -> dict[str, object]:
+    """How a run stands, for a machine."""
+    real, why = evidence(verdicts_of(standings))
     return {
         "run": run.name,
         "folder": str(run.folder),
@@ -231,7 +82,7 @@ def show_plan(
     plan, environment = chosen.plan, fingerprint_now()
     store = Store(reports or REPORTS)
     run, why = continued(store, plan, environment)
-    standings = _gate(stages_of, plan, run, environment).standings() if run else ()
+    standings = gate_of(stages_of, plan, run, environment).standings() if run else ()
     rows: list[dict[str, object]] = []
     closed = ""
     for place, stage in enumerate(stages_of(plan)):
@@ -282,7 +133,7 @@ def show_status(
     run, plan, standings = _stand(stages_of, config, model_path, settings, reports)
     status = exit_status(standings)
     if as_json:
-        print(json.dumps(_as_json(run, plan, standings, status), indent=2))
+        print(json.dumps(as_json_of(run, plan, standings, status), indent=2))
         return status
     for line in standing_lines(run.folder, standings):
         print(line)
@@ -318,4 +169,4 @@ def _stand(
     else:
         plan = choose_plan(config, model_path or "native", chosen).plan
         run = newest(store, plan)
-    return run, plan, _gate(stages_of, plan, run, fingerprint_now()).standings()
+    return run, plan, gate_of(stages_of, plan, run, fingerprint_now()).standings()

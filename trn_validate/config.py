@@ -4,8 +4,6 @@ A plan is strict: an unknown key or a wrong type is refused. How a file becomes 
 in :mod:`trn_validate.plan`, the arithmetic of its ladders in :mod:`trn_validate.ladder`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -4,8 +4,6 @@ Source: torchtitan 0.3.0, models/qwen3/__init__.py; a test compares each row wit
 registry itself. A plan for a module that is not in the table states its own ``shape``.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

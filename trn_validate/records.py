@@ -7,8 +7,6 @@ lines, and, only if it got there, a :class:`Closing`. A rank that raises leaves 
 sides read the same types.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Annotated, Literal

@@ -8,11 +8,14 @@ from trn_validate.sources import module_sources
 
 
 def rung_reads(plan: Plan, *rungs: ResolvedRung) -> object:
-    """The part of the plan that decides what a launch of these rungs does and how it is judged."""
+    """The part of the plan that decides what a launch of these rungs does and how it is judged.
+
+    Time limits are not part of it: they change no number, and who raises one after a time-out
+    must not lose what was measured before.
+    """
     return {
         "profile": plan.profile.model_dump(),
         "limits": plan.limits.model_dump(),
-        "timeouts": plan.timeouts.model_dump(),
         "rungs": [
             {
                 "name": rung.name,

@@ -5,8 +5,6 @@ holds from its numbers, a :class:`Verdict` computes its outcome from its checks,
 and reading a verdict back recomputes both and refuses a file that says otherwise.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from enum import StrEnum
@@ -34,7 +32,7 @@ class Outcome(StrEnum):
 
     phrase: str
 
-    def __new__(cls, value: str, phrase: str) -> Outcome:
+    def __new__(cls, value: str, phrase: str) -> "Outcome":
         """Make a member that carries its phrase."""
         member = str.__new__(cls, value)
         member._value_ = value
@@ -210,7 +208,7 @@ class Verdict(Record):
         return self.model_dump_json(indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, *, where: str) -> Verdict:
+    def from_json(cls, text: str, *, where: str) -> "Verdict":
         """Read a verdict that says of itself what its numbers say.
 
         Raises:

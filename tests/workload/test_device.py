@@ -90,7 +90,7 @@ def test_memory_is_counted_in_bytes_under_the_names_of_an_allocator(
         "num_alloc_retries",
         "num_ooms",
     }
-    assert 2**20 < stats["active_bytes.all.peak"]
+    assert stats["active_bytes.all.peak"] > 2**20
     assert stats["reserved_bytes.all.peak"] < module.get_device_properties().total_memory
     held = bytearray(b"x") * (64 * 2**20)
     grown = module.memory_stats()

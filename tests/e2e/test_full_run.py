@@ -1,0 +1,126 @@
+"""What a user gets from the one command, read from a real run."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from stages import stages_of
+from tests.e2e.conftest import Finished, pipeline
+from trn_validate.evidence import evidence
+from trn_validate.plan import load
+from trn_validate.records import Degrees
+from trn_validate.verdict import Outcome, Verdict
+
+pytestmark = pytest.mark.e2e
+
+PLAN = load(Path("configs/cpu.yaml"))
+STAGES = [stage.id for stage in stages_of(PLAN)]
+
+
+def verdicts(finished: Finished) -> dict[str, Verdict]:
+    found = {stage: finished.run.read(stage) for stage in STAGES}
+    return {stage: verdict for stage, verdict in found.items() if verdict is not None}
+
+
+def test_every_stage_of_the_plan_passes_with_every_check_it_owes(full_run: Finished) -> None:
+    found = verdicts(full_run)
+    assert list(found) == STAGES
+    for verdict in found.values():
+        assert verdict.outcome is Outcome.PASSED
+        assert verdict.expects
+        assert not verdict.missing
+
+
+def test_a_run_on_the_cpu_says_rehearsal_first_and_last(full_run: Finished) -> None:
+    assert full_run.stderr.startswith("REHEARSAL")
+    assert full_run.stdout.splitlines()[-1].startswith("REHEARSAL: all 6 stages passed")
+    report = (full_run.run.folder / "report.md").read_text(encoding="utf-8")
+    assert "REHEARSAL" in report.splitlines()[0]
+    real, reason = evidence(verdicts(full_run))
+    assert not real
+    assert reason == "the target is cpu"
+
+
+def test_stdout_says_where_the_verdicts_are(full_run: Finished) -> None:
+    assert f"{full_run.run.name}/<stage>.json" in full_run.stdout
+
+
+def test_a_comparison_names_two_different_things(full_run: Finished) -> None:
+    for stage in ("baseline.eager", "baseline.checkpoint", "parallelism.fsdp", "parallelism.tp"):
+        pairs = verdicts(full_run)[stage].compared
+        assert pairs
+        for pair in pairs:
+            assert not set(pair.reference.pids) & set(pair.candidate.pids)
+    pair = verdicts(full_run)["parallelism.tp"].compared[0]
+    assert pair.reference.attempt.startswith("baseline.eager/")
+    assert len(pair.candidate.pids) == 4
+
+
+def test_tokens_per_step_are_the_same_in_every_layout(full_run: Finished) -> None:
+    layouts = [v.layout for v in verdicts(full_run).values() if v.layout is not None]
+    assert {layout.tokens_per_step for layout in layouts} == {1024}
+    assert layouts[-1].degrees == Degrees(dp_shard=2, tp=2)
+    assert layouts[-1].processes == 4
+
+
+def test_losses_are_kept_at_full_precision(full_run: Finished) -> None:
+    losses = verdicts(full_run)["baseline.eager"].series["loss"]
+    assert len(losses) == 6
+    assert all(math.isfinite(loss) for loss in losses)
+    # A float32 printed to five decimals would be a multiple of 1e-5.
+    assert any(abs(loss * 1e5 - round(loss * 1e5)) > 1e-3 for loss in losses)
+
+
+def test_nothing_published_names_this_machine(full_run: Finished) -> None:
+    folder = full_run.run.folder
+    texts = [p for p in folder.rglob("*") if p.suffix in (".json", ".jsonl", ".log", ".txt", ".md")]
+    assert len(texts) > 30
+    for path in texts:
+        assert str(full_run.reports) not in path.read_text(encoding="utf-8", errors="replace")
+
+
+def test_running_again_keeps_every_verdict(full_run: Finished) -> None:
+    before = {s: full_run.run.verdict_path(s).read_bytes() for s in STAGES}
+    again = pipeline(full_run.reports, "run", "--config", "configs/cpu.yaml", "--json")
+    assert again.status == 0, again.stderr
+    answer = json.loads(again.stdout)
+    assert [row["state"] for row in answer["stages"]] == ["fresh"] * len(STAGES)
+    assert {s: full_run.run.verdict_path(s).read_bytes() for s in STAGES} == before
+
+
+def test_status_agrees_with_the_run(full_run: Finished) -> None:
+    status = pipeline(full_run.reports, "status")
+    assert status.status == 0, status.stdout + status.stderr
+    assert status.stdout.count("passed") >= len(STAGES)
+
+
+def test_plan_keeps_what_is_fresh_and_shows_each_command(full_run: Finished) -> None:
+    plan = pipeline(full_run.reports, "plan", "--config", "configs/cpu.yaml")
+    assert plan.status == 0
+    lines = plan.stdout.splitlines()
+    assert sum(line.startswith("keep ") for line in lines) == len(STAGES)
+    assert sum("torch.distributed.run" in line for line in lines) == 11
+
+
+def test_an_edited_verdict_is_never_read_as_a_pass(copied_run: Path) -> None:
+    (path,) = copied_run.glob("cpu.*/parallelism.tp.json")
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"measured": 1024', '"measured": 512', 1), encoding="utf-8")
+    status = pipeline(copied_run, "status")
+    assert status.status == 5
+    assert "parallelism.tp.json" in status.stderr
+
+
+def test_a_changed_seed_makes_what_rests_on_it_stale(copied_run: Path) -> None:
+    (path,) = copied_run.glob("cpu.*/baseline.eager/1/seed/__0_0.distcp")
+    data = bytearray(path.read_bytes())
+    path.unlink()
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    status = pipeline(copied_run, "status")
+    assert status.status == 5
+    assert "artifact baseline.eager/1/seed/__0_0.distcp" in status.stdout

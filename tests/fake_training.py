@@ -1,0 +1,528 @@
+"""Launches that look like training, in a tenth of a second and without a process.
+
+:class:`FakeTraining` answers every launch of the plan as healthy ranks would: rank records whose
+rows add up to the same global batch in every layout, checkpoints that a later launch really reads,
+a small safetensors file, and the answers of the probes. A defect is a function that may change any
+of it before it is written. :class:`Rig` puts a plan, a run, the gate and such launches together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stages import environment_device, stages_of
+from tests.builders import ROOT, load_plan
+from trn_validate import plan as plans
+from trn_validate.config import Plan
+from trn_validate.execute import Executor
+from trn_validate.freshness import Inputs
+from trn_validate.gate import Gate, Standing
+from trn_validate.launch import Cause, FakeLauncher, LaunchRequest, LaunchResult
+from trn_validate.progress import Progress
+from trn_validate.records import Closing, Degrees, Header, RunSpec, State, Step, rank_file
+from trn_validate.runner import Runner, Selection
+from trn_validate.session import start
+from trn_validate.stage import Stage
+from trn_validate.store import Store
+from trn_validate.target import Choice, Signs, choose
+from trn_validate.verdict import Verdict
+
+PARTS = ("model", "optimizer", "scheduler", "data", "rng")
+VOCABULARY = 2048
+TENSORS = {
+    "model.embed_tokens.weight": (8, 4),
+    "model.layers.0.mlp.weight": (4, 4),
+    "model.norm.weight": (4,),
+    "lm_head.weight": (8, 4),
+}
+PARAMETERS = sum(math.prod(shape) for shape in TENSORS.values())
+NO_SIGNS = choose(Signs())
+"""What a host with no accelerator shows, and the target that this selects."""
+
+AnyLine = Header | Step | State | Closing
+_PIDS = count(20_000)
+
+
+@dataclass
+class Launch:
+    """One launch before anything of it is written; a defect may change every field."""
+
+    request: LaunchRequest
+    spec: RunSpec | None = None
+    lines: dict[int, list[AnyLine]] = field(default_factory=dict)
+    """What each rank writes."""
+    answer: dict[str, Any] | None = None
+    """What a probe writes; None where it writes nothing."""
+    saves: list[int] = field(default_factory=list)
+    """Steps whose checkpoint is written."""
+    tensors: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """What the export holds."""
+    refusal: str = ""
+    """Why its checkpoint does not load; empty where it does."""
+    cause: Cause = Cause.COMPLETED
+    what: str = ""
+    log: str = "all is well\n"
+
+    @property
+    def name(self) -> str:
+        """Name of the launch, such as ``reference``."""
+        return self.request.name
+
+    def ranks(self, rank: int | None = None) -> list[int]:
+        """That rank, or all."""
+        return [rank] if rank is not None else list(self.lines)
+
+
+Defect = Callable[[Launch], None]
+
+
+class FakeTraining:
+    """Handler of a :class:`FakeLauncher`; the defects are applied in their order."""
+
+    def __init__(self, *defects: Defect) -> None:
+        self.defects = list(defects)
+
+    def __call__(self, request: LaunchRequest) -> LaunchResult:
+        """Imagine the launch, spoil it, write it, and tell how it ended."""
+        launch = _training(request) if request.records is not None else _probe(request)
+        for defect in self.defects:
+            defect(launch)
+        if launch.refusal:
+            launch.cause, launch.what = Cause.CRASH, f"rank 0: CheckpointError: {launch.refusal}"
+            launch.lines = {rank: lines[:1] for rank, lines in launch.lines.items()}
+        _write(launch)
+        return LaunchResult(
+            name=request.name,
+            argv=request.argv,
+            cause=launch.cause,
+            exit_status=0 if launch.cause is Cause.COMPLETED else 1,
+            seconds=0.5,
+            what=launch.what,
+            rank=None if launch.cause.usable else 0,
+            log=request.folder / "output.log",
+            excerpt="" if launch.cause.usable else launch.log,
+        )
+
+
+def _probe(request: LaunchRequest) -> Launch:
+    if "trn_validate.workload.detect" in request.argv:
+        device = request.argv[-2]
+        backend = {"cpu": "gloo"}.get(device, device)
+        return Launch(request, answer={"device": device, "backend": backend})
+    module, distribution = request.argv[-3:-1]
+    answer = {
+        "module": module,
+        "distribution": distribution,
+        "version": "1.2.3",
+        "origin": f"/site-packages/{module}/__init__.py",
+        "result": "imported",
+        "seconds": 0.25,
+    }
+    return Launch(request, answer=answer)
+
+
+def _training(request: LaunchRequest) -> Launch:
+    spec = RunSpec.model_validate_json((request.folder / "spec.json").read_bytes())
+    launch = Launch(request, spec)
+    first, loaded = 1, dict[int, dict[str, str]]()
+    try:
+        first, loaded = _load(spec)
+    except (OSError, ValueError, KeyError) as error:
+        launch.refusal = f"{type(error).__name__}: {error}"
+    for rank in range(spec.degrees.world_size):
+        launch.lines[rank] = list(_rank_lines(spec, rank, first, loaded.get(rank, {})))
+    choice = spec.checkpoint
+    if choice.create_seed:
+        launch.saves = [0]
+    elif choice.save_interval is not None:
+        launch.saves = list(range(choice.save_interval, spec.steps + 1, choice.save_interval))
+    if choice.export_safetensors:
+        launch.tensors = dict(TENSORS)
+    return launch
+
+
+def _rank_lines(
+    spec: RunSpec, rank: int, first: int, loaded: Mapping[str, str]
+) -> Iterator[AnyLine]:
+    yield _header(spec, rank)
+    if spec.checkpoint.create_seed:
+        yield Closing(rank=rank, steps=0, seconds={"train": 0.1})
+        return
+    if 0 in spec.digest_steps:
+        digests = {part: digest(part, spec, rank, first - 1) for part in PARTS} | dict(loaded)
+        yield State(step=first - 1, at="start", digests=digests)
+    for number in range(first, spec.steps + 1):
+        yield _step(spec, rank, number)
+        if number in spec.digest_steps:
+            digests = {part: digest(part, spec, rank, number) for part in PARTS}
+            yield State(step=number, at="end", digests=digests)
+    yield Closing(rank=rank, steps=spec.steps - first + 1, seconds={"train": 1.0})
+
+
+def _header(spec: RunSpec, rank: int) -> Header:
+    sizes = [math.prod(shape) for shape in TENSORS.values()]
+    return Header(
+        launch="fake",
+        rank=rank,
+        local_rank=rank,
+        world_size=spec.degrees.world_size,
+        dp_rank=_dp_rank(spec.degrees, rank),
+        pid=next(_PIDS),
+        python="3.11.7",
+        versions={"torch": "2.14.1", "torchtitan": "0.3.0"},
+        torchtitan_device=spec.device,
+        parameter_device=spec.device,
+        comm_backend={"cpu": "gloo"}.get(spec.device, spec.device),
+        degrees=spec.degrees,
+        local_batch_size=spec.local_batch_size,
+        accumulation=spec.accumulation,
+        parameters=sum(sizes[_pp_rank(spec.degrees, rank) :: spec.degrees.pp]),
+        vocab_size=VOCABULARY,
+        threads=1,
+        replaced=("trainer", "dataloader"),
+        hooks=spec.hooks,
+    )
+
+
+def _pp_rank(degrees: Degrees, rank: int) -> int:
+    return rank * degrees.pp // degrees.world_size
+
+
+def _dp_rank(degrees: Degrees, rank: int) -> int:
+    """Mesh axes from the outermost: pp, dp_replicate, dp_shard, cp, tp."""
+    return rank // (degrees.cp * degrees.tp) % degrees.data_parallel
+
+
+def _step(spec: RunSpec, rank: int, number: int) -> Step:
+    last_stage = _pp_rank(spec.degrees, rank) == spec.degrees.pp - 1
+    # Another order of summation moves the last digits, as it does in real training.
+    shift = 4.8e-7 if str(spec.degrees) != "one process" or spec.accumulation > 1 else 0.0
+    return Step(
+        step=number,
+        loss=7.68 - 0.04 * number + shift if last_stage else -1.0,
+        loss_here=last_stage,
+        grad_norm=1.6 * 0.97**number * (1 + shift),
+        learning_rate=4e-4,
+        tokens=spec.tokens_per_step // spec.degrees.data_parallel,
+        rows=_rows(spec, number, _dp_rank(spec.degrees, rank)),
+        row_count=spec.global_batch_size // spec.degrees.data_parallel,
+        shapes=((spec.local_batch_size, spec.seq_len),),
+        seconds={"total": 0.5},
+        peak_memory_bytes=2**30,
+    )
+
+
+def _rows(spec: RunSpec, number: int, dp_rank: int) -> str:
+    samples = range(dp_rank, spec.global_batch_size, spec.degrees.data_parallel)
+    total = sum(
+        int(hashlib.sha256(f"{spec.seed} {number} {sample}".encode()).hexdigest()[:32], 16)
+        for sample in samples
+    )
+    return f"{total % 2**128:032x}"
+
+
+def digest(part: str, spec: RunSpec, rank: int, step: int) -> str:
+    """Digest of a part of a rank's state after a step."""
+    return hashlib.sha256(f"{part} {spec.degrees} {rank} {step}".encode()).hexdigest()
+
+
+def _load(spec: RunSpec) -> tuple[int, dict[int, dict[str, str]]]:
+    """First step to take, and what each rank found in the checkpoint of its spec."""
+    choice = spec.checkpoint
+    if choice.load_safetensors:
+        (file,) = Path(choice.load_path or "").glob("*.safetensors")
+        with file.open("rb") as data:
+            (length,) = struct.unpack("<Q", data.read(8))
+            return 1, {0: {"model": json.loads(data.read(length))["__metadata__"]["model"]}}
+    if choice.load_path is not None:
+        folder = Path(choice.load_path)
+        _read_shard(folder, 0)
+        return 1, {}
+    if not choice.resume:
+        return 1, {}
+    folder = max((Path(spec.dump) / "checkpoint").glob("step-*"), key=lambda path: path.name)
+    found = {rank: _read_shard(folder, rank) for rank in range(spec.degrees.world_size)}
+    return int(folder.name.removeprefix("step-")) + 1, found
+
+
+def _read_shard(folder: Path, rank: int) -> dict[str, str]:
+    (folder / ".metadata").read_bytes()
+    found: dict[str, str] = json.loads((folder / f"__{rank}_0.distcp").read_text())
+    return found
+
+
+def _write(launch: Launch) -> None:
+    folder = launch.request.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "output.log").write_text(launch.log)
+    if launch.answer is not None:
+        Path(launch.request.argv[-1]).write_text(json.dumps(launch.answer))
+    if launch.spec is None:
+        return
+    records = Path(launch.spec.records)
+    records.mkdir()
+    for rank, lines in launch.lines.items():
+        text = "".join(line.model_dump_json() + "\n" for line in lines)
+        rank_file(records, rank).write_text(text)
+    if launch.refusal:
+        return
+    checkpoints = Path(launch.spec.dump) / "checkpoint"
+    for step in launch.saves:
+        _save(checkpoints / f"step-{step}", launch.spec, step)
+    if launch.tensors:
+        _export(checkpoints / f"step-{launch.spec.steps}", launch.spec, launch.tensors)
+
+
+def _save(folder: Path, spec: RunSpec, step: int) -> None:
+    folder.mkdir(parents=True)
+    (folder / ".metadata").write_bytes(b"which shard holds what")
+    for rank in range(spec.degrees.world_size):
+        shard = {part: digest(part, spec, rank, step) for part in PARTS}
+        (folder / f"__{rank}_0.distcp").write_text(json.dumps(shard))
+
+
+def _export(folder: Path, spec: RunSpec, tensors: Mapping[str, tuple[int, ...]]) -> None:
+    header: dict[str, Any] = {"__metadata__": {"model": digest("model", spec, 0, spec.steps)}}
+    offset = 0
+    for name, shape in tensors.items():
+        size = 4 * math.prod(shape)
+        offsets = [offset, offset + size]
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": offsets}
+        offset += size
+    text = json.dumps(header).encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "model-00001-of-00001.safetensors"
+    file.write_bytes(struct.pack("<Q", len(text)) + text + bytes(offset))
+
+
+# Defects
+
+
+def within(name: str, defect: Defect) -> Defect:
+    """The defect, in the launch of that name alone."""
+
+    def apply(launch: Launch) -> None:
+        if launch.name == name:
+            defect(launch)
+
+    return apply
+
+
+def altered(
+    kind: type[AnyLine],
+    *,
+    rank: int | None = None,
+    step: int | None = None,
+    at: str | None = None,
+    **changes: Any,
+) -> Defect:
+    """A defect that changes fields of lines; a change may be a function of the old value."""
+
+    def wanted(line: AnyLine) -> bool:
+        if not isinstance(line, kind):
+            return False
+        return (step is None or getattr(line, "step", None) == step) and (
+            at is None or getattr(line, "at", None) == at
+        )
+
+    def change(line: AnyLine) -> AnyLine:
+        new = {
+            name: value(getattr(line, name)) if callable(value) else value
+            for name, value in changes.items()
+        }
+        return line.model_copy(update=new)
+
+    def apply(launch: Launch) -> None:
+        for one in launch.ranks(rank):
+            lines = launch.lines.get(one, [])
+            launch.lines[one] = [change(line) if wanted(line) else line for line in lines]
+
+    return apply
+
+
+def without(kind: type[AnyLine], *, rank: int | None = None, step: int | None = None) -> Defect:
+    """A defect that takes lines away; the closing line counts the steps that are left."""
+
+    def kept(line: AnyLine) -> bool:
+        return not isinstance(line, kind) or (
+            step is not None and getattr(line, "step", None) != step
+        )
+
+    def apply(launch: Launch) -> None:
+        for one in launch.ranks(rank):
+            lines = [line for line in launch.lines[one] if kept(line)]
+            steps = sum(isinstance(line, Step) for line in lines)
+            launch.lines[one] = [
+                line.model_copy(update={"steps": steps}) if isinstance(line, Closing) else line
+                for line in lines
+            ]
+
+    return apply
+
+
+def other_state(part: str, at: str, *, rank: int | None = None) -> Defect:
+    """A defect in which one part of the recorded state is another."""
+    return altered(State, rank=rank, at=at, digests=lambda old: old | {part: "0" * 64})
+
+
+def ends(cause: Cause, what: str = "it broke", log: str = "Traceback: it broke\n") -> Defect:
+    """A defect in which the launch ends badly after two steps."""
+
+    def apply(launch: Launch) -> None:
+        launch.cause, launch.what, launch.log = cause, what, log
+        for rank, lines in launch.lines.items():
+            early = (line for line in lines if getattr(line, "step", 0) <= 2)
+            launch.lines[rank] = [line for line in early if not isinstance(line, Closing)]
+
+    return apply
+
+
+def raises(error: Exception) -> Defect:
+    """A defect in which the launch raises in the pipeline itself."""
+
+    def apply(launch: Launch) -> None:
+        raise error
+
+    return apply
+
+
+# A run around it
+
+
+def calm_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the host have enough of everything, whatever it has."""
+    disk = SimpleNamespace(disk_usage=lambda path: shutil._ntuple_diskusage(2**50, 0, 2**50))
+    monkeypatch.setattr(environment_device, "available_gib", lambda: 4096.0)
+    monkeypatch.setattr(environment_device, "find_strays", list)
+    monkeypatch.setattr(environment_device, "shutil", disk)
+    monkeypatch.setattr(
+        environment_device.resource, "getrlimit", lambda which: (1_048_576, 1_048_576)
+    )
+
+
+def cpu_plan(*settings: str) -> Plan:
+    """The plan that a host without accelerators gets."""
+    return plans.load(ROOT / "configs" / "cpu.yaml", settings=settings)
+
+
+def ladder_plan(folder: Path, *settings: str) -> Plan:
+    """One process, then data shards on it, then tensor parallelism on those."""
+    raw = raw_ladder_plan()
+    folder.mkdir(parents=True, exist_ok=True)
+    return load_plan(folder, *settings, raw=raw)
+
+
+def raw_ladder_plan() -> dict[str, Any]:
+    """The file of :func:`ladder_plan`."""
+    from tests.builders import raw_plan
+
+    raw = raw_plan()
+    raw["paths"]["native"]["ladders"][0]["rungs"] = [
+        {"name": "baseline"},
+        {"name": "fsdp", "extends": "baseline", "dp_shard": 2},
+        {"name": "tp", "extends": "fsdp", "tp": 2},
+    ]
+    return raw
+
+
+def two_ladders_plan(folder: Path) -> Plan:
+    """The ladder of :func:`ladder_plan`, and one that starts at two ranks."""
+    raw = raw_ladder_plan()
+    second = json.loads(json.dumps(raw["paths"]["native"]["ladders"][0]))
+    second["name"] = "full"
+    second["rungs"] = [
+        {"name": "full_fsdp", "dp_shard": 2},
+        {"name": "full_tp", "extends": "full_fsdp", "tp": 2},
+    ]
+    raw["paths"]["native"]["ladders"].append(second)
+    folder.mkdir(parents=True, exist_ok=True)
+    return load_plan(folder, raw=raw)
+
+
+class Rig:
+    """A run of its own, whose launches are imagined.
+
+    ``plan``, ``code`` and ``environment`` may be replaced between two walks.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *defects: Defect,
+        plan: Plan | None = None,
+        choice: Choice = NO_SIGNS,
+        stages: tuple[Stage, ...] | None = None,
+    ) -> None:
+        self.plan = plan or ladder_plan(folder)
+        self.stages = stages
+        self.choice = choice
+        self.code = "1" * 64
+        self.environment = {"os": "a machine"}
+        self.training = FakeTraining(*defects)
+        self.launcher = FakeLauncher(self.training)
+        self.store = Store(folder / "reports")
+        self.run = start(self.store, self.plan, self.environment)
+
+    @property
+    def gate(self) -> Gate:
+        """The gate, with the plan, code and environment as they are now."""
+        stages = self.stages or stages_of(self.plan)
+        return Gate(self.plan, stages, self.run, code=self.code, environment=self.environment)
+
+    @property
+    def executor(self) -> Executor:
+        """The executor of the run."""
+        return Executor(
+            plan=self.plan, run=self.run, launcher=self.launcher, choice=self.choice
+        )
+
+    def walk(self, *defects: Defect, **selection: Any) -> int:
+        """Run what is selected, with these defects from now on; gives the exit status."""
+        self.training.defects[:] = defects or self.training.defects
+        progress = Progress(len(self.gate.stages))
+        return Runner(self.gate, self.executor, progress, Selection(**selection)).run()
+
+    def heal(self) -> None:
+        """Take every defect away."""
+        self.training.defects.clear()
+
+    def standing(self, stage: str) -> Standing:
+        """How a stage stands now."""
+        return next(s for s in self.gate.standings() if s.stage.id == stage)
+
+    def verdict(self, stage: str) -> Verdict:
+        """The verdict of a stage, which has to be there."""
+        found = self.run.read(stage)
+        assert found is not None, f"{stage} has no verdict"
+        return found
+
+    def outcomes(self) -> dict[str, str]:
+        """Outcome of every stage, or ``-``."""
+        return {
+            s.stage.id: s.verdict.outcome.value if s.verdict else "-"
+            for s in self.gate.standings()
+        }
+
+    def failing(self, stage: str) -> list[str]:
+        """Names of the checks of a stage that said no."""
+        return [check.name for check in self.verdict(stage).failed_checks]
+
+    def launched(self) -> list[str]:
+        """Names of all launches so far."""
+        return [request.name for request in self.launcher.requests]
+
+    def expected(self, stage: str) -> Inputs:
+        """What the verdict of a stage would depend on now."""
+        return self.standing(stage).expected
