@@ -2,8 +2,8 @@
 
 Exit status: 0 passed; 1 a check failed, or unsupported and not accepted; 2 usage,
 configuration, or a folder that cannot be written; 3 the plan's device is not here; 4 a stage
-could not measure; 5 stale or unreadable evidence; 130 and 143 interrupted. stdout is for
-results, stderr for progress.
+could not measure; 5 stale or unreadable evidence; 130 and 143 interrupted; 141 the reader of
+the output went away before it was told. stdout is for results, stderr for progress.
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ def _answering(command: Callable[P, int]) -> Callable[P, None]:
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        # Whoever read our output may have gone; unsaid is not passed.
+        status = 128 + signal.SIGPIPE
         try:
             status = command(*args, **kwargs)
+            sys.stdout.flush()
         except TrnValidateError as error:
             print(f"error: {error}", file=sys.stderr)
             status = exit_status(error)
         except BrokenPipeError:
-            # Whoever read our output has gone; nothing more can be said.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            status = 0
         raise typer.Exit(status)
 
     return wrapped

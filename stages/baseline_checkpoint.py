@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from stages.baseline_eager import first_rung
 from trn_validate.check import Check
 from trn_validate.config import Plan
-from trn_validate.judging import global_steps, layout, series, thing
+from trn_validate.judging import describe, thing
 from trn_validate.launch import LaunchRequest
 from trn_validate.launching import Trial, launch, request
-from trn_validate.parity import parity_checks, parity_names
-from trn_validate.reference import load_reference, state_check
+from trn_validate.reference import compared_with, load_reference, state_check
 from trn_validate.resume import (
     DAMAGE,
     RELOADED,
@@ -60,53 +59,23 @@ class _CheckpointStage:
 
     def run(self, context: Context) -> Findings:
         """Save halfway, resume from there, load the export, and break two copies."""
-        plan, rung = context.plan, first_rung(context.plan)
+        rung, attempt = first_rung(context.plan), context.attempt.relative
         reference = load_reference(context, rung.ladder.name)
-        findings = Findings(
-            expects=(
-                *resume_names(),
-                *parity_names(SAVE),
-                _ELEMENTS,
-                RELOADED,
-                *damage_names(),
-            )
-        )
+        findings = Findings(expects=(*resume_names(), _ELEMENTS, RELOADED, *damage_names()))
         checks, saved, resumed = save_and_resume(
-            context, rung, reference.seed, reference.parameters
+            context, rung, reference.seed, reference.steps, reference.parameters
         )
         findings.checks += checks
-        exact = 0.0 if plan.limits.rerun_loss_absolute == 0 else plan.limits.grad_norm_relative
-        findings.checks += parity_checks(
-            SAVE,
-            reference.steps,
-            global_steps(saved.records),
-            steps=rung.ladder.workload.steps,
-            loss_absolute=plan.limits.rerun_loss_absolute,
-            grad_norm_relative=exact,
-        )
+        again = thing(saved, attempt)
         findings.compared = [
-            Compared(
-                reference=reference.thing,
-                candidate=thing(saved, context.attempt.relative),
-                differ="processes",
-            ),
+            Compared(reference=reference.thing, candidate=again, differ="processes")
         ]
-        findings.layout = layout(saved, str(rung.ladder.model))
-        findings.device = saved.records[0].header.parameter_device
-        findings.versions = saved.records[0].header.versions
-        findings.hooks = saved.records[0].header.hooks
-        findings.series = series(saved)
-        findings.artifacts = [f"{context.attempt.relative}/{SAVE}"]
-        if resumed is saved:
+        describe(findings, saved, str(rung.ladder.model))
+        findings.artifacts = [f"{attempt}/{SAVE}"]
+        if resumed is None:
             return findings
-        findings.compared.append(
-            Compared(
-                reference=thing(saved, context.attempt.relative),
-                candidate=thing(resumed, context.attempt.relative),
-                differ="processes",
-            )
-        )
-        findings.artifacts.append(f"{context.attempt.relative}/{RESUME}")
+        findings.compared.append(compared_with(context, saved, resumed))
+        findings.artifacts.append(f"{attempt}/{RESUME}")
         findings.checks += self._export(context, findings, resumed, reference.parameters)
         findings.checks += damaged(context, rung, saved)
         return findings

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.judging import (
     common_checks,
     common_names,
+    describe,
     global_steps,
-    layout,
-    series,
-    speed,
-    thing,
     whole_parameters,
 )
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.launch import LaunchRequest
-from trn_validate.launching import launch, request, run_spec
+from trn_validate.launching import Trial, launch, request, run_spec
 from trn_validate.parity import parity_checks, parity_names
 from trn_validate.records import RunSpec
 from trn_validate.reference import (
@@ -39,7 +37,6 @@ from trn_validate.reference import (
 )
 from trn_validate.rungs import rung_external, rung_reads
 from trn_validate.stage import Context, Family, Findings, Place
-from trn_validate.verdict import Compared
 
 ACCUMULATION = "accumulation"
 
@@ -73,14 +70,6 @@ class _EagerStage:
     def run(self, context: Context) -> Findings:
         """Run the reference alone, since it is timed, then its two repetitions side by side."""
         plan, private, rung = context.plan, context.attempt.private, first_rung(context.plan)
-        findings = Findings(
-            expects=(
-                *reference_names(),
-                *rerun_names(plan),
-                *common_names(ACCUMULATION),
-                *parity_names(ACCUMULATION),
-            )
-        )
         seed = make_seed(context, rung)
         place = Place(plan=plan, private=private, seed=seed)
         (reference,) = launch(context, [reference_spec(plan, rung, REFERENCE, private, seed)])
@@ -91,38 +80,42 @@ class _EagerStage:
                 accumulation_spec(plan, rung, place),
             ],
         )
+        attempt = context.attempt.relative
+        findings = Findings(expects=_expects(plan))
         findings.checks += reference_checks(plan, reference)
         findings.checks += rerun_checks(plan, reference, rerun)
-        parameters = whole_parameters(reference.records)
-        findings.checks += common_checks(plan, accumulated, parameters=parameters)
-        findings.checks += parity_checks(
+        findings.checks += _accumulation_checks(plan, reference, accumulated)
+        findings.compared = [
+            compared_with(context, reference, rerun),
+            compared_with(context, reference, accumulated),
+        ]
+        findings.measures = {"parameters": float(whole_parameters(reference.records))}
+        describe(findings, reference, str(rung.ladder.model))
+        findings.artifacts = [
+            f"{attempt}/{name}" for name in (SEED, REFERENCE, RERUN, ACCUMULATION)
+        ]
+        return findings
+
+
+def _expects(plan: Plan) -> tuple[str, ...]:
+    accumulation = (*common_names(ACCUMULATION), *parity_names(ACCUMULATION))
+    return (*reference_names(), *rerun_names(plan), *accumulation)
+
+
+def _accumulation_checks(plan: Plan, reference: Trial, accumulated: Trial) -> list[Check]:
+    """The same batch in smaller pieces is the same step."""
+    parameters = whole_parameters(reference.records)
+    return [
+        *common_checks(plan, accumulated, parameters=parameters),
+        *parity_checks(
             ACCUMULATION,
             global_steps(reference.records),
             global_steps(accumulated.records),
-            steps=rung.ladder.workload.steps,
+            steps=reference.spec.steps,
             loss_absolute=plan.limits.loss_absolute,
             grad_norm_relative=plan.limits.grad_norm_relative,
-        )
-        findings.compared = [
-            compared_with(context, reference, rerun),
-            Compared(
-                reference=thing(reference, context.attempt.relative),
-                candidate=thing(accumulated, context.attempt.relative),
-                differ="processes",
-            ),
-        ]
-        header = reference.records[0].header
-        findings.layout = layout(reference, str(rung.ladder.model))
-        findings.device = header.parameter_device
-        findings.versions = header.versions
-        findings.hooks = header.hooks
-        findings.facts = {"replaced": ", ".join(header.replaced)}
-        findings.series = series(reference)
-        findings.measures = {**speed(reference), "parameters": float(parameters)}
-        findings.artifacts = [
-            f"{context.attempt.relative}/{name}" for name in (SEED, REFERENCE, RERUN, ACCUMULATION)
-        ]
-        return findings
+        ),
+    ]
 
 
 def first_rung(plan: Plan) -> ResolvedRung:

@@ -26,6 +26,7 @@ OPEN_FILES = 1024
 """Descriptors that torchrun and its ranks were seen to stay well under at 64 ranks."""
 
 _HOST = ("usable cores", "memory for the widest rung", "free disk", "open files", "stray ranks")
+_CPU = ("C++ compiler",)
 _NEURON = ("PCI functions of a Trn2", "device nodes", "loaded driver")
 
 
@@ -50,11 +51,13 @@ class _DeviceStage:
         """Look at the host."""
         plan = context.plan
         neuron = plan.profile.device == "neuron"
-        findings = Findings(expects=_HOST + (_NEURON if neuron else ()))
+        findings = Findings(expects=_HOST + (_NEURON if neuron else _CPU))
         findings.facts = {"signs": context.choice.signs.show(), "chosen": context.choice.reason}
         if neuron:
             findings.checks += neuron_checks(context)
             findings.problem = _absence(context, findings.checks)
+        else:
+            findings.checks.append(compiler_check())
         findings.checks += host_checks(context)
         return findings
 
@@ -95,15 +98,30 @@ def host_checks(context: Context) -> list[Check]:
     ]
 
 
-def available_gib() -> float:
+def compiler_check() -> Check:
+    """The compiler with which inductor builds torchtitan's attention mask on the CPU."""
+    wanted = os.environ.get("CXX")
+    found = next(filter(None, map(shutil.which, [wanted] if wanted else ["g++", "clang++"])), None)
+    return _check(
+        *("C++ compiler", Path(found).name if found else "none", "!=", "none", "derived"),
+        detail="" if found else "torch.compile needs one for the attention mask: install g++",
+    )
+
+
+def available_gib(group: Path = Path("/sys/fs/cgroup")) -> float:
     """Memory that can be had without swapping, bounded by the control group, in GiB."""
     import psutil
 
     available = float(psutil.virtual_memory().available)
     try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-        used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii").strip()
-        available = min(available, float(limit) - float(used))
+        limit, used = (
+            float((group / name).read_text(encoding="ascii"))
+            for name in ("memory.max", "memory.current")
+        )
+        # Files that were read count as used until somebody needs the memory.
+        lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
+        cached = sum(float(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+        available = min(available, limit - used + cached)
     except (OSError, ValueError):
         # No control group, or no limit in it ("max").
         pass

@@ -66,8 +66,9 @@ class _ImportsStage:
         for first in range(0, len(requests), 2):
             pair = requests[first : first + 2]
             context.say(f"importing {', '.join(request.name for request in pair)}")
-            results += context.launcher.together(pair)
-        context.note(*results)
+            ended = context.launcher.together(pair)
+            context.note(*ended)
+            results += ended
         for request in requests[:-1]:
             _judge_import(findings, request)
         findings.checks.append(_placeholders())

@@ -13,16 +13,14 @@ from trn_validate.config import Plan
 from trn_validate.judging import (
     common_checks,
     common_names,
+    describe,
     global_steps,
-    layout,
-    series,
-    speed,
     thing,
     whole_parameters,
 )
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.launch import LaunchRequest
-from trn_validate.launching import Trial, launch, request, run_spec
+from trn_validate.launching import launch, request, run_spec
 from trn_validate.parity import parity_checks, parity_names
 from trn_validate.records import RunSpec
 from trn_validate.reference import (
@@ -51,16 +49,6 @@ from trn_validate.resume import (
 from trn_validate.rungs import rung_external, rung_reads
 from trn_validate.stage import Context, Family, Findings, Place, Stage
 from trn_validate.verdict import Compared
-
-
-def _describe(findings: Findings, trial: Trial, rung: ResolvedRung) -> None:
-    header = trial.records[0].header
-    findings.layout = layout(trial, str(rung.ladder.model))
-    findings.device = header.parameter_device
-    findings.versions = header.versions
-    findings.hooks = header.hooks
-    findings.series = series(trial)
-    findings.measures = speed(trial)
 
 
 @dataclass(frozen=True)
@@ -123,7 +111,7 @@ class _RungStage:
             Compared(reference=reference.thing, candidate=candidate, differ="layout")
         ]
         findings.artifacts = [f"{context.attempt.relative}/{rung.name}"]
-        _describe(findings, trial, rung)
+        describe(findings, trial, str(rung.ladder.model))
         return findings
 
 
@@ -173,19 +161,23 @@ class _ReferenceStage:
         findings.checks += reference_checks(plan, reference)
         findings.checks += rerun_checks(plan, reference, rerun)
         checks, saved, resumed = save_and_resume(
-            context, rung, seed, whole_parameters(reference.records)
+            context,
+            rung,
+            seed,
+            global_steps(reference.records),
+            whole_parameters(reference.records),
         )
         findings.checks += checks
         findings.compared = [
             compared_with(context, reference, rerun),
             compared_with(context, reference, saved),
         ]
-        if resumed is not saved:
+        if resumed is not None:
             findings.compared.append(compared_with(context, saved, resumed))
         findings.artifacts = [
             f"{context.attempt.relative}/{name}" for name in (SEED, REFERENCE, RERUN, SAVE)
         ]
-        _describe(findings, reference, rung)
+        describe(findings, reference, str(rung.ladder.model))
         return findings
 
 

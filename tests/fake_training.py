@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import resource
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping
@@ -23,21 +25,25 @@ from typing import Any
 import pytest
 
 from stages import environment_device, stages_of
-from tests.builders import ROOT, load_plan
+from tests.builders import ROOT, load_plan, raw_plan
 from trn_validate import plan as plans
+from trn_validate import runner
 from trn_validate.config import Plan
 from trn_validate.execute import Executor
-from trn_validate.freshness import Inputs
 from trn_validate.gate import Gate, Standing
+from trn_validate.ladder import resolve
 from trn_validate.launch import Cause, FakeLauncher, LaunchRequest, LaunchResult
+from trn_validate.launching import Trial, run_spec
+from trn_validate.launching import request as request_of
 from trn_validate.progress import Progress
+from trn_validate.ranks import RankRecord
 from trn_validate.records import Closing, Degrees, Header, RunSpec, State, Step, rank_file
 from trn_validate.runner import Runner, Selection
 from trn_validate.session import start
-from trn_validate.stage import Stage
+from trn_validate.stage import Context, Stage
 from trn_validate.store import Store
 from trn_validate.target import Choice, Signs, choose
-from trn_validate.verdict import Verdict
+from trn_validate.verdict import Outcome, Verdict
 
 PARTS = ("model", "optimizer", "scheduler", "data", "rng")
 VOCABULARY = 2048
@@ -67,6 +73,8 @@ class Launch:
     """What a probe writes; None where it writes nothing."""
     saves: list[int] = field(default_factory=list)
     """Steps whose checkpoint is written."""
+    indexed: bool = True
+    """Whether the checkpoints have their .metadata."""
     tensors: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """What the export holds."""
     refusal: str = ""
@@ -85,7 +93,7 @@ class Launch:
         return [rank] if rank is not None else list(self.lines)
 
 
-Defect = Callable[[Launch], None]
+Defect = Callable[[Launch], object]
 
 
 class FakeTraining:
@@ -134,7 +142,11 @@ def _probe(request: LaunchRequest) -> Launch:
 
 
 def _training(request: LaunchRequest) -> Launch:
-    spec = RunSpec.model_validate_json((request.folder / "spec.json").read_bytes())
+    text = (request.folder / "spec.json").read_bytes()
+    return _imagine(request, RunSpec.model_validate_json(text))
+
+
+def _imagine(request: LaunchRequest, spec: RunSpec) -> Launch:
     launch = Launch(request, spec)
     first, loaded = 1, dict[int, dict[str, str]]()
     try:
@@ -252,7 +264,8 @@ def _load(spec: RunSpec) -> tuple[int, dict[int, dict[str, str]]]:
         return 1, {}
     if not choice.resume:
         return 1, {}
-    folder = max((Path(spec.dump) / "checkpoint").glob("step-*"), key=lambda path: path.name)
+    steps = (Path(spec.dump) / "checkpoint").glob("step-*")
+    folder = max(steps, key=lambda path: int(path.name.removeprefix("step-")))
     found = {rank: _read_shard(folder, rank) for rank in range(spec.degrees.world_size)}
     return int(folder.name.removeprefix("step-")) + 1, found
 
@@ -281,6 +294,8 @@ def _write(launch: Launch) -> None:
     checkpoints = Path(launch.spec.dump) / "checkpoint"
     for step in launch.saves:
         _save(checkpoints / f"step-{step}", launch.spec, step)
+        if not launch.indexed:
+            (checkpoints / f"step-{step}" / ".metadata").unlink()
     if launch.tensors:
         _export(checkpoints / f"step-{launch.spec.steps}", launch.spec, launch.tensors)
 
@@ -377,16 +392,27 @@ def other_state(part: str, at: str, *, rank: int | None = None) -> Defect:
     return altered(State, rank=rank, at=at, digests=lambda old: old | {part: "0" * 64})
 
 
-def ends(cause: Cause, what: str = "it broke", log: str = "Traceback: it broke\n") -> Defect:
-    """A defect in which the launch ends badly after two steps."""
+def ends(
+    cause: Cause,
+    what: str = "it broke",
+    log: str = "Traceback: it broke\n",
+    *,
+    after: int = 2,
+) -> Defect:
+    """A defect in which the launch ends badly after so many steps."""
 
     def apply(launch: Launch) -> None:
         launch.cause, launch.what, launch.log = cause, what, log
         for rank, lines in launch.lines.items():
-            early = (line for line in lines if getattr(line, "step", 0) <= 2)
+            early = (line for line in lines if getattr(line, "step", 0) <= after)
             launch.lines[rank] = [line for line in early if not isinstance(line, Closing)]
 
     return apply
+
+
+def accepted(launch: Launch) -> None:
+    """A defect in which a checkpoint that does not load is trained on all the same."""
+    launch.refusal = ""
 
 
 def raises(error: Exception) -> Defect:
@@ -403,13 +429,14 @@ def raises(error: Exception) -> Defect:
 
 def calm_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the host have enough of everything, whatever it has."""
-    disk = SimpleNamespace(disk_usage=lambda path: shutil._ntuple_diskusage(2**50, 0, 2**50))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**50))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (2**20, 2**20))
     monkeypatch.setattr(environment_device, "available_gib", lambda: 4096.0)
     monkeypatch.setattr(environment_device, "find_strays", list)
-    monkeypatch.setattr(environment_device, "shutil", disk)
-    monkeypatch.setattr(
-        environment_device.resource, "getrlimit", lambda which: (1_048_576, 1_048_576)
-    )
+    # Strays of other tests are theirs to end.
+    monkeypatch.setattr(runner, "find_strays", list)
+    # Nothing here has to survive a loss of power, and waiting for the disk takes most of the time.
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def cpu_plan(*settings: str) -> Plan:
@@ -426,8 +453,6 @@ def ladder_plan(folder: Path, *settings: str) -> Plan:
 
 def raw_ladder_plan() -> dict[str, Any]:
     """The file of :func:`ladder_plan`."""
-    from tests.builders import raw_plan
-
     raw = raw_plan()
     raw["paths"]["native"]["ladders"][0]["rungs"] = [
         {"name": "baseline"},
@@ -484,19 +509,39 @@ class Rig:
     @property
     def executor(self) -> Executor:
         """The executor of the run."""
-        return Executor(
-            plan=self.plan, run=self.run, launcher=self.launcher, choice=self.choice
-        )
+        return Executor(plan=self.plan, run=self.run, launcher=self.launcher, choice=self.choice)
 
-    def walk(self, *defects: Defect, **selection: Any) -> int:
-        """Run what is selected, with these defects from now on; gives the exit status."""
-        self.training.defects[:] = defects or self.training.defects
+    def walk(self, **selection: Any) -> int:
+        """Run what is selected; gives the exit status."""
         progress = Progress(len(self.gate.stages))
         return Runner(self.gate, self.executor, progress, Selection(**selection)).run()
 
-    def heal(self) -> None:
-        """Take every defect away."""
-        self.training.defects.clear()
+    def spoil(self, *defects: Defect) -> None:
+        """Have these defects from now on, and no others."""
+        self.training.defects[:] = defects
+
+    def rerun(self, stage: str, *defects: Defect) -> Verdict:
+        """The verdict of one stage that is run alone with these defects."""
+        self.spoil(*defects)
+        try:
+            self.walk(only=stage)
+        finally:
+            self.spoil()
+        return self.verdict(stage)
+
+    def context(self, stage: str) -> Context:
+        """What a stage would be given in a new attempt."""
+        earlier = {s.stage.id: s.verdict for s in self.gate.standings() if s.verdict is not None}
+        return Context(
+            plan=self.plan,
+            stage=stage,
+            run=self.run,
+            attempt=self.run.new_attempt(stage),
+            launcher=self.launcher,
+            choice=self.choice,
+            earlier=earlier,
+            say=lambda text: None,
+        )
 
     def standing(self, stage: str) -> Standing:
         """How a stage stands now."""
@@ -511,18 +556,44 @@ class Rig:
     def outcomes(self) -> dict[str, str]:
         """Outcome of every stage, or ``-``."""
         return {
-            s.stage.id: s.verdict.outcome.value if s.verdict else "-"
-            for s in self.gate.standings()
+            s.stage.id: s.verdict.outcome.value if s.verdict else "-" for s in self.gate.standings()
         }
-
-    def failing(self, stage: str) -> list[str]:
-        """Names of the checks of a stage that said no."""
-        return [check.name for check in self.verdict(stage).failed_checks]
 
     def launched(self) -> list[str]:
         """Names of all launches so far."""
         return [request.name for request in self.launcher.requests]
 
-    def expected(self, stage: str) -> Inputs:
-        """What the verdict of a stage would depend on now."""
-        return self.standing(stage).expected
+
+def failing(verdict: Verdict) -> list[str]:
+    """Names of the checks that said no, of a verdict that says so and owes nothing else."""
+    assert verdict.outcome is Outcome.FAILED, f"{verdict.outcome}: {verdict.problem}"
+    return [check.name for check in verdict.failed_checks]
+
+
+def imagined(plan: Plan, name: str, *defects: Defect, **changes: Any) -> Trial:
+    """A finished launch of the rung of that name, of which nothing is written.
+
+    ``changes`` are arguments of :func:`trn_validate.launching.run_spec`.
+    """
+    rung = next(r for ladder in plan.ladders for r in resolve(ladder) if r.name == name)
+    spec = run_spec(plan, rung, name, Path("unwritten"), **changes)
+    launch = _imagine(request_of(plan, spec), spec)
+    for defect in defects:
+        defect(launch)
+    result = LaunchResult(
+        name=name, argv=(), cause=launch.cause, exit_status=0, seconds=0.5, what=launch.what
+    )
+    records = {rank: _record(lines) for rank, lines in launch.lines.items()}
+    return Trial(spec, result, {rank: record for rank, record in records.items() if record})
+
+
+def _record(lines: list[AnyLine]) -> RankRecord | None:
+    header = next((line for line in lines if isinstance(line, Header)), None)
+    if header is None:
+        return None
+    return RankRecord(
+        header=header,
+        steps=tuple(line for line in lines if isinstance(line, Step)),
+        states=tuple(line for line in lines if isinstance(line, State)),
+        closing=next((line for line in lines if isinstance(line, Closing)), None),
+    )

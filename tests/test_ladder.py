@@ -283,7 +283,7 @@ def test_causal_attention_without_cp_is_accepted(tmp_path: Path) -> None:
     ("settings", "reason"),
     [
         ([], "FlexAttention has no backward on the CPU"),
-        (["profile.device=neuron"], "FlexAttention is refused on a neuron device"),
+        (["profile.device=neuron", "profile.devices=1"], "FlexAttention is refused on a neuron device"),
     ],
 )
 def test_stock_attention_is_refused_on_either_device_with_the_reason(
@@ -335,3 +335,8 @@ def test_numbers_of_any_length_are_refused_and_raise_nothing_else(tmp_path: Path
     error = plan_refusal(tmp_path, f"{LADDER}.rungs.baseline.tp={huge}", adding(dp_shard=2))
     assert "less than or equal to 2147483647" in error.what
     assert len(error.what) < 200
+
+
+def test_a_neuron_plan_that_names_no_number_of_chips_is_refused(tmp_path: Path) -> None:
+    error = plan_refusal(tmp_path, "profile.device=neuron")
+    assert "profile.devices is missing" in error.what

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -9,13 +10,26 @@ from typing import Any, get_args, get_origin
 import pytest
 import yaml
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from tests.builders import CONFIGS, ROOT, load_plan, plan_refusal, raw_ladder, raw_plan, write_plan
 from trn_validate import plan
-from trn_validate.config import Plan, PlanFile
+from trn_validate.config import (
+    LadderSection,
+    Limits,
+    Model,
+    PathSection,
+    Plan,
+    PlanFile,
+    Profile,
+    Rung,
+    Timeouts,
+    Workload,
+)
 from trn_validate.errors import ConfigError
-from trn_validate.flavors import FLAVORS
+from trn_validate.flavors import FLAVORS, Shape
 from trn_validate.ladder import resolve
+from trn_validate.records import DataChoice
 
 LADDER = "paths.native.ladders.debug"
 SHAPE = json.dumps(
@@ -331,3 +345,60 @@ def test_reading_a_plan_changes_no_file(tmp_path: Path) -> None:
     plan.load(path, settings=["timeouts.wall=5"])
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+SECTIONS: dict[str, type[BaseModel]] = {
+    "The file": PlanFile,
+    "profile": Profile,
+    "limits": Limits,
+    "timeouts": Timeouts,
+    "paths": PathSection,
+    "ladders": LadderSection,
+    "model": Model,
+    "model.shape": Shape,
+    "workload": Workload,
+    "workload.data": DataChoice,
+    "rungs": Rung,
+}
+"""Section of docs/plan.md by its heading."""
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """Default of each key in each table of docs/plan.md."""
+    found: dict[str, dict[str, str]] = {}
+    text = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
+    for section in text.split("\n## ")[1:]:
+        heading, _, body = section.partition("\n")
+        rows = [line.split(" | ") for line in body.splitlines() if line.startswith("| `")]
+        if rows:
+            found[heading] = {row[0].strip("|` "): row[3] for row in rows}
+    return found
+
+
+def default(field: FieldInfo) -> str:
+    """How docs/plan.md writes a default, but for what it adds in words."""
+    if field.is_required():
+        return "required"
+    match field.default:
+        case None:
+            return "none"
+        case ():
+            return "empty"
+        case bool():
+            return str(field.default).lower()
+        case DataChoice():
+            return field.default.kind
+    return str(field.default)
+
+
+def test_the_documentation_has_a_table_for_every_section_of_a_plan() -> None:
+    assert list(documented()) == list(SECTIONS)
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_the_documentation_names_every_key_of_a_section_with_its_default(heading: str) -> None:
+    rows = documented()[heading]
+    fields = SECTIONS[heading].model_fields
+    assert list(rows) == list(fields)
+    for name, field in fields.items():
+        assert re.match(rf"{re.escape(default(field))}\b", rows[name]), (name, rows[name])

@@ -254,7 +254,8 @@ def says_yes(made: dict[str, Any]) -> bool:
     measured, limit, comparator = made["measured"], made["limit"], made["comparator"]
     if isinstance(measured, str) and isinstance(limit, str):
         finite = measured not in {"NaN", "Infinity", "-Infinity"}
-        return finite and {"==": measured == limit, "!=": measured != limit}.get(comparator, False)
+        same = bool(measured == limit)
+        return finite and (same if comparator == "==" else comparator == "!=" and not same)
     one, other = number(measured), number(limit)
     if one is None or other is None:
         return False

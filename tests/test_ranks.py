@@ -143,3 +143,15 @@ def test_the_first_step_counts_before_the_first_rank(tmp_path: Path) -> None:
     assert non_finite(records) == (1, 1, "grad_norm")
     del records[1]
     assert non_finite(records) == (1, 2, "loss")
+
+
+def test_a_second_header_is_no_record_of_one_rank(tmp_path: Path) -> None:
+    path = write(tmp_path, header(), step(1), header())
+    with pytest.raises(EvidenceError, match="a second header"):
+        read_rank(path)
+
+
+def test_a_file_that_holds_another_rank_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, header(rank=0), rank=1)
+    with pytest.raises(EvidenceError, match="that of rank 0"):
+        read_ranks(tmp_path, 2)

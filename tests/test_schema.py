@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from tests.builders import ROOT, check, verdict
 from trn_validate.verdict import Problem, Verdict

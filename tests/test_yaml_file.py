@@ -111,8 +111,13 @@ def test_nesting_without_end_is_refused() -> None:
     assert "not YAML (" in refusal("a: " + "[" * 5000)
 
 
+def test_an_alias_is_refused_since_a_nest_of_them_grows_without_bound() -> None:
+    assert "an alias" in refusal("a: &x {b: 1}\nc:\n  <<: *x\n")
+    assert "line 2" in refusal("a: &x 1\nb: *x\n")
+
+
 def test_a_merge_key_is_refused_since_it_would_hide_a_key_given_twice() -> None:
-    assert "merge" in refusal("a: &x {b: 1}\nc:\n  <<: *x\n")
+    assert "merge" in refusal("a:\n  <<: {b: 1}\n")
 
 
 def test_a_missing_plan_is_refused_with_the_name_that_was_meant(tmp_path: Path) -> None:

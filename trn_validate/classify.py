@@ -115,6 +115,8 @@ def _limited(remains: Remains) -> _Judgement:
         what += "; every rank had finished its work"
     elif cause is Cause.HANG and (rank := remains.behind()) is not None:
         what += f"; rank {rank} has the fewest steps"
+    elif cause is Cause.HANG and (rank := remains.absent()) is not None:
+        what += f"; all ranks but {rank} wait in a collective"
     return _Judgement(cause, what, rank)
 
 

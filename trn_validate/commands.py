@@ -9,7 +9,6 @@ from pathlib import Path
 from trn_validate.config import Plan
 from trn_validate.evidence import evidence
 from trn_validate.gate import PASSED, Gate, Standing, exit_status
-from trn_validate.review.report import write_report
 from trn_validate.review.summary import standing_lines
 from trn_validate.run import Run
 from trn_validate.session import (
@@ -90,13 +89,7 @@ def show_plan(
         keep = standing is not None and standing.opens and not closed
         if not keep:
             closed = closed or stage.id
-        reason = (
-            "its verdict is fresh"
-            if keep
-            else str(standing.freshness)
-            if standing and standing.verdict
-            else "no verdict yet"
-        )
+        reason = _why(standing, keep, closed)
         folder = run.folder if run else store.root / f"{plan.target}.{plan.path}.<start>"
         private = store.private / folder.name / stage.id / "<attempt>"
         seed = folder / "baseline.eager" / "<attempt>" / "seed"
@@ -118,6 +111,19 @@ def show_plan(
         for argv in row["argv"]:  # type: ignore[attr-defined]  # a list, made above
             print(f"        {shlex.join(argv)}")
     return PASSED
+
+
+def _why(standing: Standing | None, keep: bool, closed: str) -> str:
+    """Why ``run`` would keep a stage or run it; ``closed`` is the first that it would run."""
+    if standing is None or standing.verdict is None:
+        return "no verdict yet"
+    if keep:
+        return "its verdict is fresh"
+    if not standing.freshness.fresh:
+        return str(standing.freshness)
+    if not standing.opens:
+        return f"its verdict is {standing.verdict.outcome}"
+    return f"{closed} before it runs again"
 
 
 def show_status(
@@ -149,6 +155,8 @@ def write_report_again(
     reports: Path | None = None,
 ) -> int:
     """Write the report of the newest run from its verdicts; the status is the run's."""
+    from trn_validate.review.report import write_report
+
     run, plan, standings = _stand(stages_of, config, model_path, settings, reports)
     print(write_report(run.folder, plan, standings))
     return exit_status(standings)

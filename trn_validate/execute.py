@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from trn_validate.config import Plan
-from trn_validate.errors import EvidenceError, FolderError, Interrupted, TrnValidateError
+from trn_validate.errors import (
+    EvidenceError,
+    FolderError,
+    Interrupted,
+    MeasurementError,
+    TrnValidateError,
+)
 from trn_validate.freshness import Inputs
 from trn_validate.gate import Standing
 from trn_validate.launch import Launcher
@@ -44,7 +50,8 @@ class Executor:
         Raises:
             Interrupted: a signal came; the verdict ``error`` is written first.
             EvidenceError: an artifact of an earlier stage is not what its verdict says.
-            FolderError: not even the verdict could be written.
+            FolderError: not even the attempt's folder could be made, so nothing was run.
+            MeasurementError: not even the verdict could be written.
         """
         attempt = self.run.new_attempt(stage.id)
         context = Context(
@@ -58,26 +65,16 @@ class Executor:
             say=self.say,
         )
         began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
-        interrupt: Interrupted | None = None
-        unmeasured = False
+        findings, unmeasured, interrupt = _measure(stage, context)
+        artifacts: tuple[Artifact, ...] = ()
         try:
-            findings = stage.run(context)
-        except EvidenceError:
-            raise
-        except Unmeasured as error:
-            findings = Findings(expects=(), checks=list(error.checks), problem=error.problem)
-            unmeasured = not error.checks
-        except Interrupted as error:
-            interrupt, unmeasured = error, True
-            findings = _failed("interrupted", error)
+            artifacts = self._settle(attempt, findings)
         except TrnValidateError as error:
-            unmeasured = True
-            cause = "no_space" if isinstance(error, FolderError) else "error"
-            findings = _failed(cause, error)
-        except Exception as error:
-            unmeasured = True
-            findings = _defect(attempt, error)
-        artifacts = self._settle(attempt, findings)
+            interrupt = interrupt or (error if isinstance(error, Interrupted) else None)
+            # A pass has to show its artifacts; a check that said no stays said.
+            no = any(not check.passed for check in findings.checks)
+            unmeasured = unmeasured or interrupt is not None or not no
+            findings.problem = findings.problem or _problem(error)
         verdict = Verdict(
             stage=stage.id,
             path=self.plan.path,
@@ -96,7 +93,7 @@ class Executor:
             versions=findings.versions,
             commands=tuple(context.commands),
             artifacts=artifacts,
-            hooks=findings.hooks,
+            hooks=tuple(sorted(context.hooks)),
             problem=findings.problem,
             unmeasured=unmeasured,
             unsupported=findings.unsupported,
@@ -108,14 +105,19 @@ class Executor:
             inputs=expected.parts,
             inputs_sha256=expected.sha256,
         )
-        self.run.write(verdict, attempt)
+        try:
+            self.run.write(verdict, attempt)
+        except FolderError as error:
+            raise interrupt or MeasurementError(f"no verdict of {stage.id}: {error}") from error
         if interrupt is not None:
             raise interrupt
         return verdict
 
     def block(self, stage: Stage, expected: Inputs, by: str) -> Verdict:
         """Write that a stage did not run, and which stage is in its way."""
-        standing = self.run.read(stage.id)
+        standing = None
+        with contextlib.suppress(EvidenceError):  # what cannot be read is replaced
+            standing = self.run.read(stage.id)
         if standing is not None and (standing.blocked_by, standing.inputs_sha256) == (
             by,
             expected.sha256,
@@ -151,14 +153,14 @@ class Executor:
         )
 
     def _settle(self, attempt: Attempt, findings: Findings) -> tuple[Artifact, ...]:
-        """Publish the attempt's texts, hash what the verdict names, drop torchtitan's dumps."""
-        try:
-            published = self.run.publish(attempt)
-            named = findings.artifacts or sorted({"/".join(n.split("/")[:3]) for n in published})
-            artifacts = [a for name in named for a in self._hash(name)]
-        except FolderError as error:
-            findings.problem = findings.problem or Problem(cause="no_space", what=str(error))
-            return ()
+        """Publish the attempt's texts, hash what the verdict names, drop torchtitan's dumps.
+
+        Raises:
+            TrnValidateError: no space, a file that changes while it is read, or a signal.
+        """
+        published = self.run.publish(attempt)
+        named = findings.artifacts or sorted({"/".join(n.split("/")[:3]) for n in published})
+        artifacts = [a for name in named for a in self._hash(name)]
         for dump in attempt.private.glob(f"*/{DUMP}"):
             # Checkpoints that a verdict names were moved out; the rest would fill the disk.
             shutil.rmtree(dump, ignore_errors=True)
@@ -181,8 +183,38 @@ def rerun_command(plan: Plan, stage: str) -> str:
     return shlex.join([*parts, "--only", stage])
 
 
-def _failed(cause: str, error: TrnValidateError) -> Findings:
-    return Findings(expects=(), problem=Problem(cause=cause, what=str(error)))
+def _measure(stage: Stage, context: Context) -> tuple[Findings, bool, Interrupted | None]:
+    """What the stage found, whether it ended before it could measure, and the signal if any.
+
+    Raises:
+        EvidenceError: an artifact of an earlier stage is not what its verdict says.
+    """
+    try:
+        return stage.run(context), False, None
+    except EvidenceError:
+        raise
+    except Unmeasured as error:
+        found = Findings(expects=(), checks=list(error.checks), problem=error.problem)
+        return found, not error.checks, None
+    except Interrupted as error:
+        return _failed(error), True, error
+    except TrnValidateError as error:
+        return _failed(error), True, None
+    except Exception as error:
+        return _defect(context.attempt, error), True, None
+
+
+def _failed(error: TrnValidateError) -> Findings:
+    return Findings(expects=(), problem=_problem(error))
+
+
+def _problem(error: TrnValidateError) -> Problem:
+    cause = "error"
+    if isinstance(error, Interrupted):
+        cause = "interrupted"
+    elif isinstance(error, FolderError):
+        cause = "no_space"
+    return Problem(cause=cause, what=str(error))
 
 
 def _defect(attempt: Attempt, error: Exception) -> Findings:
@@ -197,6 +229,5 @@ def _defect(attempt: Attempt, error: Exception) -> Findings:
             cause="internal",
             what=f"a defect of trn-validate: {type(error).__name__}: {error}",
             log=f"{attempt.relative}/{log.name}",
-            excerpt="\n".join(text.splitlines()[-12:]),
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -63,29 +64,17 @@ class Gate:
         self.environment = environment
 
     def stage(self, name: str) -> Stage:
-        """The stage of that name.
+        """The stage of that name; see :func:`named`."""
+        return named(self.stages, name, self.plan.source)
 
-        Raises:
-            UsageError: the plan has no such stage; says which it has.
-        """
-        import difflib
-
-        known = [stage.id for stage in self.stages]
-        for stage in self.stages:
-            if stage.id == name:
-                return stage
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean {close[0]}?" if close else f"It has: {', '.join(known)}."
-        raise UsageError(f"the plan has no stage {name!r}", where=self.plan.source, todo=hint)
-
-    def standings(self) -> tuple[Standing, ...]:
-        """How every stage stands, in order.
+    def standings(self, first: int | None = None) -> tuple[Standing, ...]:
+        """How every stage stands, in order; with ``first``, only so many.
 
         Raises:
             EvidenceError: a verdict that cannot be read, or is another run's.
         """
         found: list[Standing] = []
-        for stage in self.stages:
+        for stage in self.stages[:first]:
             found.append(self.standing(stage, found))
         return tuple(found)
 
@@ -113,6 +102,20 @@ class Gate:
             {s.stage.id: s.digest for s in earlier if s.digest is not None},
             stage.external(self.plan),
         )
+
+
+def named(stages: Sequence[Stage], name: str, source: str) -> Stage:
+    """The stage of that name in a plan.
+
+    Raises:
+        UsageError: the plan has no such stage; says which it has.
+    """
+    known = {stage.id: stage for stage in stages}
+    if name in known:
+        return known[name]
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {close[0]}?" if close else f"It has: {', '.join(known)}."
+    raise UsageError(f"the plan has no stage {name!r}", where=source, todo=hint)
 
 
 def first_closed(standings: Sequence[Standing]) -> Standing | None:

@@ -36,8 +36,11 @@ def main(module: str, distribution: str, file: str) -> int:
 def chain(error: BaseException) -> str:
     """The error with its causes: an autoload failure hides the real one behind its own."""
     parts = []
+    seen: set[int] = set()
     link: BaseException | None = error
-    while link is not None:
+    # "raise error from error" makes a chain that never ends.
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
         parts.append(f"{type(link).__name__}: {link}")
         link = link.__cause__ or link.__context__
     return " <- ".join(" ".join(part.split()) for part in parts)

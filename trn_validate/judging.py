@@ -11,6 +11,7 @@ from trn_validate.config import Plan
 from trn_validate.launching import Trial, finite_check
 from trn_validate.ranks import RankRecord
 from trn_validate.records import Step
+from trn_validate.stage import Findings
 from trn_validate.verdict import Layout, Thing
 
 _MODULUS = 2**128
@@ -29,6 +30,8 @@ class GlobalStep:
     """Digest of all rows, whatever rank read them and in whatever order."""
     loss_spread: float
     """Largest difference between ranks that hold the loss."""
+    norm_spread: float
+    """Largest relative difference of the gradient norm, which every rank holds, from the first."""
     split: str
     """Names ranks that share samples and yet did not see the same rows; empty if none."""
 
@@ -63,6 +66,7 @@ def _join(step: int, lines: Mapping[int, Step], records: Mapping[int, RankRecord
         tokens=sum(line.tokens for line in first),
         rows=f"{sum(int(line.rows, 16) for line in first) % _MODULUS:032x}",
         loss_spread=max(losses) - min(losses),
+        norm_spread=max(abs(norm - norms[0]) for norm in norms) / (abs(norms[0]) or 1.0),
         split=", ".join(split),
     )
 
@@ -96,7 +100,12 @@ def common_checks(plan: Plan, trial: Trial, *, parameters: int | None = None) ->
         _same(
             trial, "communication backend", [h.comm_backend for h in headers], profile.process_group
         ),
-        _same(trial, "degrees", [str(h.degrees) for h in headers], str(spec.degrees)),
+        _same(
+            trial,
+            "degrees",
+            [f"{h.degrees}, accumulation {h.accumulation}" for h in headers],
+            f"{spec.degrees}, accumulation {spec.accumulation}",
+        ),
         _count(trial, "parameters", here, here if parameters is None else parameters),
         _tokens(trial),
         _agreement(trial, plan),
@@ -164,14 +173,17 @@ def _tokens(trial: Trial) -> Check:
 def _agreement(trial: Trial, plan: Plan) -> Check:
     steps = global_steps(trial.records)
     split = next((s for s in steps if s.split), None)
+    norm = next((s for s in steps if not s.norm_spread <= plan.limits.grad_norm_relative), None)
     worst = max(steps, key=lambda s: s.loss_spread, default=None)
     detail = f"step {worst.step}" if worst else "no step"
+    if norm is not None:
+        detail = f"grad norms differ by {norm.norm_spread:.1e} at step {norm.step}"
     if split is not None:
         detail = f"{split.split} share samples but saw other rows at step {split.step}"
     return Check(
         name=f"{trial.spec.name}: ranks agree",
-        # Another row is not a distance: it counts as one that no limit allows.
-        measured=float("inf") if split or worst is None else worst.loss_spread,
+        # Neither is a distance in nats: it counts as one that no limit allows.
+        measured=float("inf") if split or norm or worst is None else worst.loss_spread,
         comparator="<=",
         limit=plan.limits.loss_absolute,
         unit="nats",
@@ -231,3 +243,14 @@ def speed(trial: Trial) -> dict[str, float]:
         found["step_seconds"] = statistics.median(seconds)
         found["tokens_per_second"] = trial.spec.tokens_per_step / statistics.median(seconds)
     return found
+
+
+def describe(findings: Findings, trial: Trial, model: str) -> None:
+    """Put what ran, where, how fast and with which versions into the findings of a stage."""
+    header = trial.records[0].header
+    findings.layout = layout(trial, model)
+    findings.device = header.parameter_device
+    findings.versions = header.versions
+    findings.facts = {**findings.facts, "replaced": ", ".join(header.replaced)}
+    findings.series = series(trial)
+    findings.measures = {**findings.measures, **speed(trial)}

@@ -115,6 +115,11 @@ def check_ladders(plan: Plan) -> None:
     Raises:
         ConfigError: the rung, the rule and the numbers.
     """
+    if plan.profile.device == "neuron" and plan.profile.devices is None:
+        raise ConfigError(
+            "profile.devices is missing: a neuron plan says how many chips there have to be",
+            where=plan.source,
+        )
     names: dict[str, str] = {}
     for ladder in plan.ladders:
         where = f"{plan.source}: path {plan.path}, ladder {ladder.name}"

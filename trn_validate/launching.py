@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trn_validate.check import Check
 from trn_validate.config import Plan
+from trn_validate.errors import EvidenceError, MeasurementError
 from trn_validate.ladder import ResolvedRung
 from trn_validate.launch import LaunchRequest, LaunchResult
 from trn_validate.paths import make_folder, write_atomic
@@ -94,11 +95,19 @@ def request(plan: Plan, spec: RunSpec) -> LaunchRequest:
         folder=folder,
         ranks=ranks,
         records=Path(spec.records),
-        env={"OMP_NUM_THREADS": str(threads(ranks))},
+        env=_environment(spec),
         wall_seconds=plan.timeouts.wall,
         silence_seconds=plan.timeouts.silence,
         grace_seconds=plan.timeouts.grace,
     )
+
+
+def _environment(spec: RunSpec) -> dict[str, str]:
+    variables = {"OMP_NUM_THREADS": str(threads(spec.degrees.world_size))}
+    if spec.device == "cpu":
+        # A backend that loads by itself initialises its device, which this launch leaves alone.
+        variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    return variables
 
 
 def threads(ranks: int) -> int:
@@ -136,9 +145,23 @@ def try_launch(context: Context, specs: Iterable[RunSpec]) -> tuple[Trial, ...]:
     results = context.launcher.together(requests)
     context.note(*results)
     return tuple(
-        Trial(spec, result, read_ranks(Path(spec.records), spec.degrees.world_size))
+        Trial(spec, result, _records(spec, result))
         for spec, result in zip(chosen, results, strict=True)
     )
+
+
+def _records(spec: RunSpec, result: LaunchResult) -> dict[int, RankRecord]:
+    """What the ranks of a launch of this stage wrote; nothing where it failed and cannot be read.
+
+    Raises:
+        MeasurementError: a line is no record; it is the launch that failed, not the evidence.
+    """
+    try:
+        return read_ranks(Path(spec.records), spec.degrees.world_size)
+    except EvidenceError as error:
+        if not result.cause.usable:
+            return {}
+        raise MeasurementError(f"{spec.name} wrote {error.what}", where=error.where) from error
 
 
 def _not_finite(trial: Trial) -> tuple[Check, ...]:

@@ -87,5 +87,10 @@ class Progress:
         self._line(text)
 
     def _line(self, text: str) -> None:
-        if not self.quiet:
+        if self.quiet:
+            return
+        try:
             print(text, file=sys.stderr, flush=True)
+        except OSError:
+            # Whoever watched has gone; what runs is worth finishing.
+            self.quiet = True

@@ -39,7 +39,7 @@ def read_rank(path: Path) -> RankRecord | None:
     A last line that was cut off by a kill is ignored: it is not yet a record.
 
     Raises:
-        EvidenceError: a whole line that is no record, or a file with no header first.
+        EvidenceError: a whole line that is no record, or not one header and that first.
     """
     header: Header | None = None
     steps: list[Step] = []
@@ -48,6 +48,8 @@ def read_rank(path: Path) -> RankRecord | None:
     for number, line in _lines(path):
         match line:
             case Header():
+                if header is not None:
+                    raise EvidenceError("a second header", where=f"{path}:{number}")
                 header = line
             case Step():
                 steps.append(line)
@@ -86,6 +88,10 @@ def read_ranks(folder: Path, world_size: int) -> dict[int, RankRecord]:
         path = rank_file(folder, rank)
         record = read_rank(path) if path.exists() else None
         if record is not None:
+            if record.header.rank != rank:
+                raise EvidenceError(
+                    f"the header is that of rank {record.header.rank}", where=str(path)
+                )
             found[rank] = record
     return found
 

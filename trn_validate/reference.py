@@ -46,9 +46,13 @@ class Reference:
 
 
 def seed_spec(plan: Plan, rung: ResolvedRung, private: Path) -> RunSpec:
-    """One process that initialises the model and writes it before any step."""
+    """One process that initialises the model and writes it before any step.
+
+    Always on the host's CPU, so that the memory of one core does not bound the model.
+    """
     single = ResolvedRung(rung.ladder, SEED, None, None, Degrees())
-    return run_spec(plan, single, SEED, private, checkpoint=CheckpointChoice(create_seed=True))
+    spec = run_spec(plan, single, SEED, private, checkpoint=CheckpointChoice(create_seed=True))
+    return spec.model_copy(update={"device": "cpu"})
 
 
 def from_seed(seed: Path) -> CheckpointChoice:
@@ -129,7 +133,7 @@ def rerun_checks(plan: Plan, reference: Trial, rerun: Trial) -> list[Check]:
             global_steps(rerun.records),
             steps=reference.spec.steps,
             loss_absolute=plan.limits.rerun_loss_absolute,
-            grad_norm_relative=_rerun_norm(plan),
+            grad_norm_relative=rerun_norm(plan),
         ),
     ]
     if plan.profile.device == "cpu":
@@ -140,8 +144,8 @@ def rerun_checks(plan: Plan, reference: Trial, rerun: Trial) -> list[Check]:
     return checks
 
 
-def _rerun_norm(plan: Plan) -> float:
-    """Exact where the loss has to be exact, else the limit that any layout has."""
+def rerun_norm(plan: Plan) -> float:
+    """Limit on a repetition's gradient norm: exact where its loss has to be exact."""
     return plan.limits.grad_norm_relative if plan.limits.rerun_loss_absolute > 0 else 0.0
 
 

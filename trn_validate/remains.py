@@ -29,6 +29,10 @@ _SEARCHED = 256 * 1024
 _LINES, _LINE = 20, 300
 
 
+_WAITING = ("torch/distributed/_functional_collectives.py", "torch/distributed/distributed_c10d.py")
+"""Where the main thread of a rank is while it waits for the others."""
+
+
 class Suspect(NamedTuple):
     """A rank that failed; the least of several failed first."""
 
@@ -88,10 +92,22 @@ class Remains:
         least = [rank for rank, count in steps.items() if count == min(steps.values())]
         return least[0] if len(least) == 1 and self.request.ranks > 1 else None
 
+    def absent(self) -> int | None:
+        """The one rank that is in no collective while all others wait in one, by its stack."""
+        pids, waiting = self._pids(), {}
+        for rank in range(self.request.ranks):
+            file = self.request.folder / STACKS / f"{pids.get(rank)}.txt"
+            waiting[rank] = any(place in excerpt(file) for place in _WAITING)
+        elsewhere = [rank for rank, waits in waiting.items() if not waits]
+        return elsewhere[0] if len(elsewhere) == 1 and self.request.ranks > 1 else None
+
+    def _pids(self) -> dict[int, int]:
+        pids = {r: record.header.pid for r, record in self.records.items()}
+        return pids | {int(r): pid for r, pid in self.facts.rank_pids.items()}
+
     def stacks(self, rank: int | None) -> Path | None:
         """File with the stacks of ``rank``, or else of another rank that left some."""
-        pids = {r: record.header.pid for r, record in self.records.items()}
-        pids |= {int(r): pid for r, pid in self.facts.rank_pids.items()}
+        pids = self._pids()
         folder = self.request.folder / STACKS
         # Of ranks that are equal, one that has not finished is the one that hangs.
         order = sorted(pids, key=lambda r: (r != rank, r not in self.missing, r))

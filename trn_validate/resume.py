@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import shutil
-import struct
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from trn_validate.check import Check
 from trn_validate.config import Plan
-from trn_validate.errors import EvidenceError
-from trn_validate.judging import common_checks, common_names, global_steps
+from trn_validate.errors import MeasurementError
+from trn_validate.judging import GlobalStep, common_checks, common_names, global_steps
 from trn_validate.ladder import ResolvedRung
-from trn_validate.launching import DUMP, Trial, launch, run_spec, try_launch
+from trn_validate.launch import Cause
+from trn_validate.launching import DUMP, Trial, launch, problem, run_spec, try_launch
 from trn_validate.parity import parity_checks, parity_names
 from trn_validate.paths import make_folder, write_atomic
 from trn_validate.records import CheckpointChoice, RunSpec
-from trn_validate.reference import state_check
-from trn_validate.stage import Context
+from trn_validate.reference import rerun_norm, state_check
+from trn_validate.stage import Context, Unmeasured
 
 SAVE = "save"
 RESUME = "resume"
@@ -97,6 +97,7 @@ def resume_names() -> tuple[str, ...]:
     """Names of the checks that :func:`save_and_resume` makes."""
     return (
         *common_names(SAVE),
+        *parity_names(SAVE),
         f"{SAVE}: checkpoint files",
         f"{RESUME}: ranks that finished",
         STATE,
@@ -106,22 +107,36 @@ def resume_names() -> tuple[str, ...]:
 
 
 def save_and_resume(
-    context: Context, rung: ResolvedRung, seed: Path, parameters: int
-) -> tuple[list[Check], Trial, Trial]:
-    """Run through and save halfway, then resume from there; both end in the same state."""
+    context: Context,
+    rung: ResolvedRung,
+    seed: Path,
+    reference: Sequence[GlobalStep],
+    parameters: int,
+) -> tuple[list[Check], Trial, Trial | None]:
+    """Run through and save halfway, then resume from there; both end in the same state.
+
+    Gives no resumed run where there was nothing to resume from.
+    """
     plan, private, steps = context.plan, context.attempt.private, rung.ladder.workload.steps
     (saved,) = launch(context, [save_spec(plan, rung, private, seed)])
-    spec = resume_spec(plan, rung, RESUME, private)
     checkpoint = saved.checkpoints / f"step-{halfway(rung)}"
-    files = _files_check(checkpoint, rung.degrees.world_size)
-    checks = [*common_checks(plan, saved, parameters=parameters), files]
-    if not files.passed:
-        return checks, saved, saved
+    checks = [
+        *common_checks(plan, saved, parameters=parameters),
+        *_same(plan, SAVE, reference, global_steps(saved.records), steps),
+        _files_check(checkpoint, rung.degrees.world_size),
+    ]
+    if not checks[-1].passed:
+        return checks, saved, None
+    spec = resume_spec(plan, rung, RESUME, private)
     give(checkpoint, spec)
     (resumed,) = launch(context, [spec])
-    middle = halfway(rung)
+    return [*checks, *_resume_checks(plan, rung, saved, resumed)], saved, resumed
+
+
+def _resume_checks(plan: Plan, rung: ResolvedRung, saved: Trial, resumed: Trial) -> list[Check]:
+    middle, steps = halfway(rung), rung.ladder.workload.steps
     rest = [s for s in global_steps(saved.records) if s.step > middle]
-    checks += [
+    return [
         Check(
             name=f"{RESUME}: ranks that finished",
             measured=sum(r.complete for r in resumed.records.values()),
@@ -130,19 +145,27 @@ def save_and_resume(
             source="derived",
         ),
         state_check(STATE, saved, resumed, middle, middle, at_start=True),
-        *parity_checks(
-            RESUME,
-            rest,
-            global_steps(resumed.records),
-            steps=steps - middle,
-            loss_absolute=plan.limits.rerun_loss_absolute,
-            grad_norm_relative=plan.limits.grad_norm_relative
-            if plan.limits.rerun_loss_absolute > 0
-            else 0.0,
-        ),
+        *_same(plan, RESUME, rest, global_steps(resumed.records), steps - middle),
         state_check(FINAL, saved, resumed, steps, steps),
     ]
-    return checks, saved, resumed
+
+
+def _same(
+    plan: Plan,
+    name: str,
+    reference: Sequence[GlobalStep],
+    candidate: Sequence[GlobalStep],
+    steps: int,
+) -> list[Check]:
+    """A repetition, held against the limits of one."""
+    return parity_checks(
+        name,
+        reference,
+        candidate,
+        steps=steps,
+        loss_absolute=plan.limits.rerun_loss_absolute,
+        grad_norm_relative=rerun_norm(plan),
+    )
 
 
 def _files_check(checkpoint: Path, world_size: int) -> Check:
@@ -166,7 +189,11 @@ def damage_names() -> tuple[str, ...]:
 
 
 def damaged(context: Context, rung: ResolvedRung, saved: Trial) -> list[Check]:
-    """A checkpoint with a truncated or a missing shard is noticed before a step is taken."""
+    """A checkpoint with a truncated or a missing shard is noticed before a step is taken.
+
+    Raises:
+        Unmeasured: a launch ended before it came to load, or for a reason that is not its own.
+    """
     checkpoint = saved.checkpoints / f"step-{halfway(rung)}"
     specs, names = [], []
     for how in DAMAGE:
@@ -174,13 +201,13 @@ def damaged(context: Context, rung: ResolvedRung, saved: Trial) -> list[Check]:
         names.append(damage(give(checkpoint, spec), how))
         specs.append(spec)
     trials = try_launch(context, specs)
+    for trial in trials:
+        if not _taken(trial) and not _refused(trial):
+            raise Unmeasured(problem(context, trial))
     return [
         Check(
             name=f"{how} shard: steps trained on it",
-            # An exit status of 0 means that nothing complained, whatever was trained.
-            measured=max(
-                [len(r.steps) for r in trial.records.values()] + [int(trial.result.cause.usable)]
-            ),
+            measured=_taken(trial),
             comparator="==",
             limit=0,
             unit="steps",
@@ -191,32 +218,38 @@ def damaged(context: Context, rung: ResolvedRung, saved: Trial) -> list[Check]:
     ]
 
 
-def safetensors_elements(folder: Path) -> dict[str, int]:
-    """Elements of each tensor in the safetensors files of a folder, by name.
+def _taken(trial: Trial) -> int:
+    """Steps that were taken; an exit status of 0 counts as one, since nothing complained."""
+    steps = [len(record.steps) for record in trial.records.values()]
+    return max([*steps, int(trial.result.cause.usable)])
 
-    The format: 8 bytes little-endian header length, then JSON with dtype, shape and offsets
-    (https://github.com/huggingface/safetensors, format). Read here so that no torch is needed.
+
+def _refused(trial: Trial) -> bool:
+    """Whether every rank had built its trainer and one then raised; a full disk tells nothing."""
+    return (
+        trial.result.cause in (Cause.CRASH, Cause.CONFIGURATION)
+        and len(trial.records) == trial.spec.degrees.world_size
+    )
+
+
+def safetensors_elements(folder: Path) -> dict[str, int]:
+    """Elements of each tensor in the safetensors files of a folder, by name; none is loaded.
 
     Raises:
-        EvidenceError: a file that is not of that format, or a name that stands in two files.
+        MeasurementError: a file that is not of that format, or a name that stands in two files.
     """
+    # Imported here, since status has 0.3 s and needs no tensor.
+    from safetensors import SafetensorError, safe_open
+
     found: dict[str, int] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        for name, shape in _header(path).items():
+        try:
+            with safe_open(path, framework="np") as file:
+                shapes = {name: file.get_slice(name).get_shape() for name in list(file.keys())}
+        except (SafetensorError, OSError) as error:
+            raise MeasurementError(f"not a safetensors file ({error})", where=str(path)) from None
+        for name, shape in shapes.items():
             if name in found:
-                raise EvidenceError(f"{name} stands in two files", where=str(path))
-            count = 1
-            for size in shape:
-                count *= size
-            found[name] = count
+                raise MeasurementError(f"{name} stands in two files", where=str(path))
+            found[name] = math.prod(shape)
     return found
-
-
-def _header(path: Path) -> Mapping[str, list[int]]:
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-        return {k: v["shape"] for k, v in header.items() if k != "__metadata__"}
-    except (struct.error, ValueError, KeyError, TypeError, MemoryError) as error:
-        raise EvidenceError(f"not a safetensors file ({error})", where=str(path)) from None

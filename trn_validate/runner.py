@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from trn_validate.commands import StagesOf, as_json_of, gate_of, verdicts_of
 from trn_validate.config import Plan
-from trn_validate.errors import ConfigError
+from trn_validate.errors import ConfigError, EvidenceError, Interrupted, TrnValidateError
 from trn_validate.evidence import evidence
 from trn_validate.execute import Executor
-from trn_validate.gate import ABSENT, Gate, Standing, exit_status, require_open, stage_status
+from trn_validate.gate import (
+    ABSENT,
+    Gate,
+    Standing,
+    exit_status,
+    named,
+    require_open,
+    stage_status,
+)
 from trn_validate.launch_local import LocalLauncher
+from trn_validate.processes import end_strays, find_strays
 from trn_validate.progress import Progress
 from trn_validate.review.report import write_report
 from trn_validate.review.summary import closing_lines, failure_lines
@@ -28,6 +38,7 @@ from trn_validate.session import (
 )
 from trn_validate.stage import Stage
 from trn_validate.store import Store
+from trn_validate.target import Choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +60,47 @@ class Selection:
         if self.only and self.start:
             raise ConfigError("--only and --from exclude each other", where="command line")
 
+    @property
+    def begin(self) -> str | None:
+        """The stage to begin with, where one is named."""
+        return self.only or self.start
+
+    def check_stage(self, stages: Sequence[Stage], source: str) -> None:
+        """Refuse a stage that the plan does not have.
+
+        Raises:
+            UsageError: says which it has.
+        """
+        if self.begin is not None:
+            named(stages, self.begin, source)
+
+    def check_first(self, stages: Sequence[Stage], why: str) -> None:
+        """Refuse a stage in the middle where there is no run to continue.
+
+        Raises:
+            EvidenceError: names the first stage.
+        """
+        if self.begin is not None and self.begin != stages[0].id:
+            raise EvidenceError(
+                f"{self.begin} stands behind {stages[0].id}, and there is no run to continue "
+                f"({why or 'none was started'}); nothing was run",
+                todo="Run everything first: make validate",
+            )
+
+
+def _opening_lines(plan: Plan, choice: Choice) -> list[str]:
+    """What has to be known before anything runs."""
+    lines = []
+    if plan.profile.device == "cpu":
+        lines.append("REHEARSAL on the CPU: never adoption evidence")
+    if choice.target == plan.target:
+        lines.append(f"plan {plan.source}, chosen from the host: {choice.reason}")
+        lines += [choice.note] if choice.note and plan.profile.device != "cpu" else []
+    else:
+        signs = f"select {choice.target}" if choice.target else f"are refused: {choice.refusal}"
+        lines.append(f"plan {plan.source}, asked for by name; the host's signs {signs}")
+    return lines
+
 
 def run_plan(
     stages_of: StagesOf,
@@ -64,25 +116,33 @@ def run_plan(
     selection.check()
     chosen = choose_plan(config, model_path, settings)
     plan, environment = chosen.plan, fingerprint_now()
-    progress = Progress(len(stages_of(plan)), quiet=as_json)
-    if plan.profile.device == "cpu":
-        progress.line(f"REHEARSAL on the CPU, never adoption evidence: {chosen.choice.reason}")
-    for note in filter(None, (chosen.choice.note, chosen.choice.refusal)):
-        progress.line(note)
+    stages = stages_of(plan)
+    selection.check_stage(stages, plan.source)
+    progress = Progress(len(stages), quiet=as_json)
+    for line in _opening_lines(plan, chosen.choice):
+        progress.line(line)
     store = Store(reports or REPORTS)
-    store.check_writable(int(plan.profile.disk_gib * 2**30))
     run, why = (None, "--new") if selection.new else continued(store, plan, environment)
+    if run is None:
+        selection.check_first(stages, why)
+    store.check_writable(int(plan.profile.disk_gib * 2**30))
     if run is None:
         if why:
             progress.line(f"starting a new run: {why}")
         run = start(store, plan, environment)
     with run.lock():
-        store.publish_leftovers(run)
+        _tidy(store, run, progress)
         executor = Executor(
             plan=plan, run=run, launcher=LocalLauncher(), choice=chosen.choice, say=progress.say
         )
         gate = gate_of(stages_of, plan, run, environment)
-        status = Runner(gate, executor, progress, selection).run()
+        try:
+            status = Runner(gate, executor, progress, selection).run()
+        except Interrupted:
+            # A report that still says "passed" would be the last word.
+            with suppress(TrnValidateError):
+                write_report(run.folder, plan, gate.standings())
+            raise
         standings = gate.standings()
         report = write_report(run.folder, plan, standings)
     real, why = evidence(verdicts_of(standings))
@@ -91,6 +151,17 @@ def run_plan(
         status = ABSENT
     _print(run, plan, standings, status, report, as_json=as_json)
     return status
+
+
+def _tidy(store: Store, run: Run, progress: Progress) -> None:
+    """End what a killed run left alive, then publish what it left on the disk."""
+    strays = find_strays()
+    left = end_strays(strays)
+    if strays:
+        ended = len(strays) - len(left)
+        progress.line(f"ended {ended} of {len(strays)} processes that a killed run left behind")
+    for name in store.publish_leftovers(run):
+        progress.line(f"kept what a killed run had recorded: {name}")
 
 
 class Runner:
@@ -106,14 +177,18 @@ class Runner:
 
     def run(self) -> int:
         """Run what is selected; gives the exit status."""
-        begin = self.selection.only or self.selection.start
+        begin = self.selection.begin
         if begin is None:
+            if not self.selection.force:
+                # A verdict that cannot be read is told before anything runs.
+                self.gate.standings()
             self._walk(0, reuse=not self.selection.force)
             return exit_status(self.gate.standings())
         place = self.gate.stages.index(self.gate.stage(begin))
-        keep_plan(self.gate.run, self.gate.plan)
-        earlier = self.gate.standings()[:place]
+        # What is about to be replaced need not be readable.
+        earlier = self.gate.standings(place)
         require_open(earlier, begin)
+        keep_plan(self.gate.run, self.gate.plan)
         if self.selection.only is None:
             self._walk(place, reuse=False)
             return exit_status(self.gate.standings())
@@ -127,17 +202,16 @@ class Runner:
 
     def _walk(self, first: int, *, reuse: bool) -> None:
         keep_plan(self.gate.run, self.gate.plan)
-        done: list[Standing] = list(self.gate.standings()[:first])
+        done: list[Standing] = list(self.gate.standings(first))
         closed: str | None = None
         for stage in self.gate.stages[first:]:
-            standing = self.gate.standing(stage, done)
             if closed is not None:
                 self.progress.skip()
-                verdict = self.executor.block(stage, standing.expected, closed)
+                verdict = self.executor.block(stage, self.gate.expected(stage, done), closed)
                 self.progress.result(verdict)
-            elif reuse and standing.opens and standing.verdict is not None:
+            elif reuse and (kept := self.gate.standing(stage, done)).opens and kept.verdict:
                 self.progress.skip()
-                self.progress.result(standing.verdict, reused=True)
+                self.progress.result(kept.verdict, reused=True)
             else:
                 self._execute(stage, done)
             standing = self.gate.standing(stage, done)

@@ -71,7 +71,11 @@ def plan_of(run: Run) -> Plan:
         source, path, settings = raw["source"], raw["path"], raw["settings"]
     except (yaml.YAMLError, KeyError, TypeError) as error:
         raise ConfigError(f"not a plan of a run ({error})", where=where) from None
-    return plans.load(Path(source), model_path=path, settings=settings)
+    file = Path(source)
+    if not file.exists() and not file.is_absolute():
+        # Named as it was typed in the checkout; this command may be typed elsewhere.
+        file = run.checkout / file
+    return plans.load(file, model_path=path, settings=settings)
 
 
 def fingerprint_now() -> dict[str, str]:

@@ -36,7 +36,6 @@ class Findings:
     versions: dict[str, str] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)
     """Files and folders that the verdict rests on, relative to the run folder."""
-    hooks: tuple[str, ...] = ()
     problem: Problem | None = None
     unsupported: str | None = None
 
@@ -66,6 +65,8 @@ class Context:
     say: Callable[[str], None]
     commands: list[Command] = field(default_factory=list)
     launch_seconds: float = 0.0
+    hooks: set[str] = field(default_factory=set)
+    """Hooks of the test suite that any rank of the stage said were active."""
 
     def note(self, *results: LaunchResult) -> None:
         """Put finished launches on record."""

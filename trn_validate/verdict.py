@@ -8,17 +8,42 @@ and reading a verdict back recomputes both and refuses a file that says otherwis
 import hashlib
 import json
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationError, computed_field
 
 from trn_validate.check import Check
 from trn_validate.errors import EvidenceError
-from trn_validate.records import Degrees, Real, Record
+from trn_validate.parts import (
+    Artifact,
+    Command,
+    Compared,
+    Execution,
+    Host,
+    Layout,
+    Problem,
+    Sha256,
+    Thing,
+)
+from trn_validate.records import Real, Record
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Artifact",
+    "Command",
+    "Compared",
+    "Execution",
+    "Host",
+    "Layout",
+    "Outcome",
+    "Problem",
+    "Sha256",
+    "Thing",
+    "Verdict",
+    "digest",
+]
 
 SCHEMA_VERSION: Literal["1"] = "1"
-
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Outcome(StrEnum):
@@ -38,94 +63,6 @@ class Outcome(StrEnum):
         member._value_ = value
         member.phrase = phrase
         return member
-
-
-class Layout(Record):
-    """What ran: model, processes and every degree, so that no two experiments look alike."""
-
-    model: str
-    processes: int
-    degrees: Degrees
-    global_batch_size: int
-    seq_len: int
-    tokens_per_step: int
-    local_batch_size: int
-    accumulation: int
-    compute_dtype: str
-    attention: str
-    spmd_backend: str
-    sequence_parallel: bool
-
-
-class Command(Record):
-    """One process tree that the stage started, and how it ended."""
-
-    name: str
-    argv: tuple[str, ...]
-    exit_status: int | None
-    """None where it was ended by a limit or never started."""
-    seconds: float
-    cause: str
-    """``completed`` or the class of failure."""
-
-
-class Artifact(Record):
-    """A file that the verdict rests on; the path is relative to the run folder."""
-
-    path: str
-    sha256: Sha256
-    bytes: int
-
-
-class Thing(Record):
-    """One side of a comparison."""
-
-    name: str
-    attempt: str
-    """Folder of the run that produced it, relative to the run folder."""
-    pids: tuple[int, ...]
-    layout: str
-
-
-class Compared(Record):
-    """The two things that a comparison named; they have to differ."""
-
-    reference: Thing
-    candidate: Thing
-    differ: Literal["layout", "implementation", "device", "processes"]
-    """What besides the process ids has to differ; ``processes`` for a rerun."""
-
-
-class Problem(Record):
-    """Why a stage could not measure, or what to look at after a failed check."""
-
-    cause: str
-    what: str
-    rank: int | None = None
-    step: int | None = None
-    log: str = ""
-    """Path of the log to read, relative to the run folder."""
-    excerpt: str = ""
-    """Last lines of that log."""
-
-
-class Host(Record):
-    """What the host showed when the target was chosen: the facts behind ``evidence``."""
-
-    root: str
-    target: str
-    reason: str
-    trn2_functions: int
-    """PCI functions with Trn2's vendor and device number."""
-
-
-class Execution(Record):
-    """Proof that the accelerator computed: executions counted before and after."""
-
-    distribution: str
-    """Name and version of the package that executed, or empty."""
-    before: int | None = None
-    after: int | None = None
 
 
 class Verdict(Record):

@@ -14,7 +14,18 @@ from trn_validate.errors import ConfigError
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, of which PyYAML would keep the last."""
+    """SafeLoader that refuses a key given twice, of which PyYAML would keep the last.
+
+    It refuses aliases, too: a nest of them grows without bound.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose a node that stands for itself."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(
+                problem="an alias (*name); write the value out", problem_mark=self.get_mark()
+            )
+        return super().compose_node(parent, index)
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:

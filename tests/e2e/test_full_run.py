@@ -36,7 +36,7 @@ def test_every_stage_of_the_plan_passes_with_every_check_it_owes(full_run: Finis
 
 
 def test_a_run_on_the_cpu_says_rehearsal_first_and_last(full_run: Finished) -> None:
-    assert full_run.stderr.startswith("REHEARSAL")
+    assert full_run.stderr.startswith("REHEARSAL on the CPU")
     assert full_run.stdout.splitlines()[-1].startswith("REHEARSAL: all 6 stages passed")
     report = (full_run.run.folder / "report.md").read_text(encoding="utf-8")
     assert "REHEARSAL" in report.splitlines()[0]

@@ -111,12 +111,12 @@ def test_a_scale_that_is_given_is_used() -> None:
 
 def test_gradients_are_those_of_the_formula() -> None:
     mask = block_mask(DOCUMENTS)
-    inputs = [random(heads, n).requires_grad_() for n, heads in enumerate([4, 2, 2])]
+    q, k, v = (random(heads, n).requires_grad_() for n, heads in enumerate([4, 2, 2]))
     weight = random(HEADS, 9)
-    out = built()(*inputs, attention_masks=mask, enable_gqa=True)
-    found = torch.autograd.grad((out * weight).sum(), inputs)
-    reference = naive(*inputs, allowed(DOCUMENTS), HEAD_DIM**-0.5)
-    expected = torch.autograd.grad((reference * weight).sum(), inputs)
+    out = built()(q, k, v, attention_masks=mask, enable_gqa=True)
+    found = torch.autograd.grad((out * weight).sum(), (q, k, v))
+    reference = naive(q, k, v, allowed(DOCUMENTS), HEAD_DIM**-0.5)
+    expected = torch.autograd.grad((reference * weight).sum(), (q, k, v))
     for one, other in zip(found, expected, strict=True):
         assert_close(one, other)
 

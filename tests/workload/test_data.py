@@ -62,8 +62,15 @@ def test_the_global_batch_of_a_step_is_the_same_set_in_every_layout(dp: int, bat
 def test_the_ranks_of_a_text_share_one_global_batch_too(tmp_path: Path, dp: int) -> None:
     text = tmp_path / "text.txt"
     text.write_bytes(random.Random(1).randbytes(10_000))
-    config = {"dataset": "text", "dataset_path": str(text)}
+    config: dict[str, Any] = {"dataset": "text", "dataset_path": str(text)}
     assert global_batches(dp, 1, **config) == global_batches(1, GLOBAL, **config)
+
+
+@pytest.mark.parametrize("dp", [2, 4])
+def test_a_rank_takes_its_equal_slice_of_the_global_batch_in_order(dp: int) -> None:
+    slices = [rows(loader(dp, rank), 2) for rank in range(dp)]
+    for step, whole in enumerate(rows(loader(), 2)):
+        assert [row for rank in slices for row in rank[step]] == whole
 
 
 def test_no_sample_is_seen_twice_in_the_first_steps() -> None:

@@ -51,12 +51,20 @@ def failure_lines(standings: Sequence[Standing]) -> list[str]:
     if closed is None or closed.verdict is None or closed.verdict.outcome is Outcome.BLOCKED:
         return []
     verdict = closed.verdict
+    if not closed.freshness.fresh:
+        return [
+            f"STALE  {verdict.stage}: {closed.freshness.reason}",
+            f"  rerun   {verdict.rerun}",
+            "",
+        ]
     lines = [f"{verdict.outcome.upper()}  {verdict.stage}: {closed.stage.asks}"]
     lines += [f"  check   {check}" for check in verdict.failed_checks[:8]]
     if len(verdict.failed_checks) > 8:
         lines.append(f"          and {len(verdict.failed_checks) - 8} more")
     lines += [f"  missing {name}" for name in verdict.missing if not verdict.unmeasured]
     lines += _problem_lines(verdict)
+    if verdict.outcome is Outcome.ERROR and verdict.problem is None and not verdict.missing:
+        lines.append("  cause   no check was made, or two sides of a comparison are the same")
     if verdict.unsupported:
         lines.append(f"  reason  {verdict.unsupported}")
     return [*lines, f"  rerun   {verdict.rerun}", ""]

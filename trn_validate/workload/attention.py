@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -44,7 +43,6 @@ class DenseMaskAttention(FlexAttention):
         attention_masks: BlockMask,
         scale: float | None = None,
         enable_gqa: bool = False,
-        **_: Any,
     ) -> torch.Tensor:
         """Attend; (batch, length, heads, head dim) in and out."""
         q, k, v = (t.transpose(1, 2) for t in (q_BLNH, k_BLNH, v_BLNH))

@@ -22,7 +22,7 @@ from torchtitan.config.override import OverrideConfig
 from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
 from torchtitan.models.common.config_utils import decoder_vocab_size
 
-from trn_validate.records import CheckpointChoice, ModelChoice, RunSpec
+from trn_validate.records import CheckpointChoice, RunSpec
 from trn_validate.workload.attention import OVERRIDES
 from trn_validate.workload.data import InvariantDataLoader
 from trn_validate.workload.fields import batch_fields, refuse_toml
@@ -44,7 +44,7 @@ def build_config(spec: RunSpec) -> ProbedTrainer.Config:
         ValueError: a model that the registry does not have.
     """
     refuse_toml(titan_config)
-    model = _model(spec.model)
+    model = _model(spec)
     if spec.device == "cpu":
         model.parallelize_fn = _sum_only(model.parallelize_fn)
     training, parallelism = batch_fields(spec, TrainingConfig, ParallelismConfig)
@@ -60,21 +60,9 @@ def build_config(spec: RunSpec) -> ProbedTrainer.Config:
         ),
         metrics=ProbedMetrics.Config(log_freq=1, disable_color_printing=True),
         tokenizer=ByteTokenizer.Config(vocab_size=vocab_size),
-        dataloader=InvariantDataLoader.Config(
-            dataset=spec.data.kind,
-            dataset_path=spec.data.path,
-            sha256=spec.data.sha256,
-            vocab_size=vocab_size,
-            global_batch_size=spec.global_batch_size,
-            seed=spec.seed,
-        ),
+        dataloader=_data(spec, vocab_size),
         optimizer=default_adamw(lr=spec.learning_rate),
-        lr_scheduler=LRSchedulersContainer.Config(
-            warmup_steps=spec.warmup_steps,
-            decay_ratio=0.8,
-            decay_type="linear",
-            min_lr_factor=0.0,
-        ),
+        lr_scheduler=_schedule(spec),
         training=TrainingConfig(
             **training,
             steps=spec.steps,
@@ -94,6 +82,26 @@ def build_config(spec: RunSpec) -> ProbedTrainer.Config:
     )
 
 
+def _data(spec: RunSpec, vocab_size: int) -> InvariantDataLoader.Config:
+    return InvariantDataLoader.Config(
+        dataset=spec.data.kind,
+        dataset_path=spec.data.path,
+        sha256=spec.data.sha256,
+        vocab_size=vocab_size,
+        global_batch_size=spec.global_batch_size,
+        seed=spec.seed,
+    )
+
+
+def _schedule(spec: RunSpec) -> LRSchedulersContainer.Config:
+    return LRSchedulersContainer.Config(
+        warmup_steps=spec.warmup_steps,
+        decay_ratio=0.8,
+        decay_type="linear",
+        min_lr_factor=0.0,
+    )
+
+
 _RECOMPUTE: dict[str, Callable[[], Any]] = {
     "none": lambda: None,
     "selective": SelectiveAC.Config,
@@ -101,10 +109,25 @@ _RECOMPUTE: dict[str, Callable[[], Any]] = {
 }
 
 
-def _model(choice: ModelChoice) -> Any:
+def _registry(spec: RunSpec) -> Any:
+    """The module that has the model.
+
+    A seed is made on the host's CPU, where the fork's module may not import: then upstream's
+    module of the same name has the same model, which every rung that loads the seed proves.
+    """
+    try:
+        return importlib.import_module(spec.model.module)
+    except Exception:
+        fork, _, rest = spec.model.module.partition(".")
+        if not spec.checkpoint.create_seed or fork != "torchtitan_neuron":
+            raise
+        return importlib.import_module(f"torchtitan.{rest}")
+
+
+def _model(run: RunSpec) -> Any:
     """The registry's ModelSpec, cut and untied as the plan says."""
-    registry = importlib.import_module(choice.module)
-    spec = registry.model_registry(choice.flavor)
+    choice = run.model
+    spec = _registry(run).model_registry(choice.flavor)
     if choice.layers is not None:
         if choice.layers > len(spec.model.layers):
             raise ValueError(

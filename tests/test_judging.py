@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import load_plan, raw_plan
+from tests.fake_training import PARAMETERS, Defect, altered, imagined, without
+from trn_validate.check import Check
+from trn_validate.config import Plan
+from trn_validate.judging import (
+    common_checks,
+    common_names,
+    global_steps,
+    layout,
+    series,
+    speed,
+    thing,
+    whole_parameters,
+)
+from trn_validate.launching import Trial
+from trn_validate.records import Degrees, Header, Step
+
+RUNGS: list[dict[str, Any]] = [
+    {"name": "baseline"},
+    {"name": "ddp", "extends": "baseline", "dp_replicate": 2},
+    {"name": "fsdp", "extends": "baseline", "dp_shard": 2},
+    {"name": "hsdp", "extends": "fsdp", "dp_replicate": 2},
+    {"name": "tp", "extends": "fsdp", "tp": 2},
+    {"name": "cp", "extends": "tp", "cp": 2},
+    {"name": "pp", "extends": "cp", "pp": 2},
+]
+NAMES = [rung["name"] for rung in RUNGS]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    raw = raw_plan()
+    ladder = raw["paths"]["native"]["ladders"][0]
+    ladder["rungs"] = RUNGS
+    ladder["workload"]["seq_len"] = 512
+    return load_plan(tmp_path_factory.mktemp("plan"), raw=raw)
+
+
+def failing(plan: Plan, trial: Trial) -> list[str]:
+    checks = common_checks(plan, trial, parameters=PARAMETERS)
+    return [c.name.removeprefix(f"{trial.spec.name}: ") for c in checks if not c.passed]
+
+
+def check_of(plan: Plan, trial: Trial, name: str) -> Check:
+    checks = common_checks(plan, trial, parameters=PARAMETERS)
+    return next(check for check in checks if check.name == f"{trial.spec.name}: {name}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_layout_sees_the_same_global_batch(plan: Plan, name: str) -> None:
+    reference = global_steps(imagined(plan, "baseline").records)
+    steps = global_steps(imagined(plan, name).records)
+    assert [s.step for s in steps] == [1, 2, 3, 4, 5, 6]
+    assert {s.tokens for s in steps} == {2048}
+    assert [s.rows for s in steps] == [s.rows for s in reference]
+    assert not any(s.split for s in steps)
+    assert [s.loss for s in steps] == pytest.approx([s.loss for s in reference], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_healthy_launch_owes_nothing(plan: Plan, name: str) -> None:
+    trial = imagined(plan, name)
+    checks = common_checks(plan, trial, parameters=PARAMETERS)
+    assert [check.name for check in checks] == list(common_names(name))
+    assert failing(plan, trial) == []
+
+
+def test_rows_are_counted_once_for_ranks_that_share_samples(plan: Plan) -> None:
+    whole = global_steps(imagined(plan, "baseline").records)[0]
+    records = imagined(plan, "tp").records
+    assert len(records) == 4
+    assert global_steps(records)[0].rows == whole.rows
+    assert sum(record.steps[0].tokens for record in records.values()) == 2 * whole.tokens
+
+
+def test_digests_that_add_up_beyond_the_modulus_wrap(plan: Plan) -> None:
+    trial = imagined(plan, "fsdp", altered(Step, rows="f" * 32))
+    assert global_steps(trial.records)[0].rows == "f" * 31 + "e"
+
+
+def test_only_steps_that_every_rank_recorded_count(plan: Plan) -> None:
+    trial = imagined(plan, "fsdp", without(Step, rank=1, step=4))
+    assert [s.step for s in global_steps(trial.records)] == [1, 2, 3, 5, 6]
+
+
+def test_no_rank_makes_no_steps() -> None:
+    assert global_steps({}) == ()
+
+
+def test_the_loss_is_that_of_the_last_pipeline_stage(plan: Plan) -> None:
+    trial = imagined(plan, "pp")
+    assert trial.records[0].steps[0].loss == -1
+    assert global_steps(trial.records)[0].loss == pytest.approx(7.64, abs=1e-5)
+
+
+def test_a_loss_that_no_rank_holds_is_not_a_number(plan: Plan) -> None:
+    trial = imagined(plan, "fsdp", altered(Step, loss_here=False))
+    assert math.isnan(global_steps(trial.records)[0].loss)
+
+
+def test_ranks_that_share_samples_and_saw_others_are_named(plan: Plan) -> None:
+    trial = imagined(plan, "tp", altered(Step, rank=1, step=2, rows="0" * 32))
+    second = global_steps(trial.records)[1]
+    assert second.split == "ranks 0 and 1"
+    check = check_of(plan, trial, "ranks agree")
+    assert check.measured == math.inf
+    assert check.detail == "ranks 0 and 1 share samples but saw other rows at step 2"
+
+
+def test_ranks_of_different_data_may_see_different_rows(plan: Plan) -> None:
+    trial = imagined(plan, "fsdp")
+    rows = {record.steps[0].rows for record in trial.records.values()}
+    assert len(rows) == 2
+    assert failing(plan, trial) == []
+
+
+@pytest.mark.parametrize(
+    ("defect", "names"),
+    [
+        (without(Step, step=6), ["steps"]),
+        (without(Step, rank=3, step=6), ["steps"]),
+        (lambda launch: launch.lines[2].pop(), ["ranks that finished"]),
+        (altered(Header, rank=1, parameter_device="meta"), ["device"]),
+        (altered(Header, rank=3, comm_backend="fake"), ["communication backend"]),
+        (altered(Header, degrees=Degrees(dp_shard=4)), ["degrees"]),
+        (altered(Header, rank=2, accumulation=2), ["degrees"]),
+        (altered(Header, parameters=1), ["parameters"]),
+        (altered(Step, step=2, tokens=1), ["tokens per step"]),
+        (altered(Step, rank=2, loss=lambda old: old + 1e-5), ["ranks agree"]),
+        (altered(Step, rank=2, grad_norm=lambda old: old * 1.01), ["ranks agree"]),
+        (altered(Step, step=3, loss=math.inf), ["numbers that are not finite"]),
+    ],
+)
+def test_each_check_fails_alone_by_what_it_is_meant_for(
+    plan: Plan, defect: Defect, names: list[str]
+) -> None:
+    assert failing(plan, imagined(plan, "tp", defect)) == names
+
+
+def test_a_launch_without_any_rank_fails_all_but_what_it_could_not_get_wrong(plan: Plan) -> None:
+    trial = imagined(plan, "fsdp", lambda launch: launch.lines.clear())
+    assert set(common_part(name) for name in common_names("fsdp")) - set(failing(plan, trial)) == {
+        "numbers that are not finite"
+    }
+
+
+def common_part(name: str) -> str:
+    return name.partition(": ")[2]
+
+
+def test_a_reference_with_no_parameters_does_not_pass_against_itself(plan: Plan) -> None:
+    trial = imagined(plan, "baseline", altered(Header, parameters=0))
+    checks = {check.name: check for check in common_checks(plan, trial)}
+    assert not checks["baseline: parameters"].passed
+
+
+def test_a_reference_may_have_as_many_parameters_as_it_has(plan: Plan) -> None:
+    checks = common_checks(plan, imagined(plan, "baseline"))
+    assert all(check.passed for check in checks)
+
+
+def test_parameters_of_each_pipeline_stage_count_once(plan: Plan) -> None:
+    records = imagined(plan, "pp").records
+    assert len(records) == 16
+    assert whole_parameters(records) == PARAMETERS
+    assert records[0].header.parameters < PARAMETERS
+    assert whole_parameters({}) == 0
+
+
+def test_a_pipeline_stage_that_left_no_record_is_missed(plan: Plan) -> None:
+    records = dict(imagined(plan, "pp").records)
+    del records[8]
+    assert whole_parameters(records) < PARAMETERS
+
+
+def test_the_first_step_with_other_tokens_is_named(plan: Plan) -> None:
+    trial = imagined(plan, "fsdp", altered(Step, step=4, tokens=7))
+    check = check_of(plan, trial, "tokens per step")
+    assert (check.measured, check.limit, check.detail) == (14, 2048, "step 4")
+
+
+def test_a_difference_of_gradient_norms_is_named_with_its_step(plan: Plan) -> None:
+    trial = imagined(plan, "tp", altered(Step, rank=1, step=5, grad_norm=lambda old: 2 * old))
+    assert check_of(plan, trial, "ranks agree").detail == "grad norms differ by 1.0e+00 at step 5"
+
+
+def test_the_layout_is_told_in_full(plan: Plan) -> None:
+    told = layout(imagined(plan, "hsdp"), "a model")
+    assert (told.model, told.processes) == ("a model", 4)
+    assert told.degrees == Degrees(dp_replicate=2, dp_shard=2)
+    assert (told.tokens_per_step, told.local_batch_size, told.accumulation) == (2048, 1, 1)
+
+
+def test_a_thing_names_its_processes_and_layout(plan: Plan) -> None:
+    trial = imagined(plan, "fsdp")
+    told = thing(trial, "parallelism.fsdp/3")
+    assert told.attempt == "parallelism.fsdp/3"
+    assert told.pids == tuple(record.header.pid for record in trial.records.values())
+    assert told.layout == "dp_shard2, accumulation 1"
+
+
+def test_series_have_a_value_for_every_step_and_the_seconds_of_the_slowest_rank(
+    plan: Plan,
+) -> None:
+    slow = altered(Step, rank=1, step=2, seconds={"total": 9.0})
+    told = series(imagined(plan, "fsdp", slow))
+    assert {name: len(values) for name, values in told.items()} == {
+        "loss": 6,
+        "grad_norm": 6,
+        "step_seconds": 6,
+    }
+    assert told["step_seconds"] == (0.5, 9.0, 0.5, 0.5, 0.5, 0.5)
+
+
+def test_speed_leaves_the_first_step_out_and_takes_the_largest_memory(plan: Plan) -> None:
+    told = speed(
+        imagined(
+            plan,
+            "fsdp",
+            altered(Step, step=1, seconds={"total": 100.0}),
+            altered(Step, rank=1, step=3, peak_memory_bytes=2**31),
+        )
+    )
+    assert told == {
+        "peak_memory_bytes": 2.0**31,
+        "step_seconds": 0.5,
+        "tokens_per_second": 4096.0,
+    }
+
+
+def test_speed_of_a_single_step_is_not_told(plan: Plan) -> None:
+    def only_one(launch: Any) -> None:
+        launch.lines[0] = launch.lines[0][:2]
+
+    assert set(speed(imagined(plan, "baseline", only_one))) == {"peak_memory_bytes"}
+
+
+def test_nothing_is_written_to_judge_an_imagined_launch(plan: Plan) -> None:
+    imagined(plan, "baseline")
+    assert not Path("unwritten").exists()

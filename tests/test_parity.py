@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from trn_validate.check import Check
+from trn_validate.judging import GlobalStep
+from trn_validate.parity import parity_checks, parity_names
+
+
+def step(number: int, **changes: Any) -> GlobalStep:
+    values: dict[str, Any] = {
+        "step": number,
+        "loss": 7.6 - 0.1 * number,
+        "grad_norm": 1.5,
+        "tokens": 1024,
+        "rows": f"{number:032x}",
+        "loss_spread": 0.0,
+        "norm_spread": 0.0,
+        "split": "",
+    }
+    return GlobalStep(**(values | changes))
+
+
+def compare(candidate: list[GlobalStep], *, loss: float = 1e-6, norm: float = 1e-4) -> list[Check]:
+    return parity_checks(
+        "tp",
+        [step(number) for number in (1, 2, 3)],
+        candidate,
+        steps=3,
+        loss_absolute=loss,
+        grad_norm_relative=norm,
+    )
+
+
+def failing(checks: list[Check]) -> list[str]:
+    return [check.name.removeprefix("tp: ") for check in checks if not check.passed]
+
+
+def changed(number: int, **changes: Any) -> list[GlobalStep]:
+    """Three equal steps, but for one."""
+    return [step(n, **(changes if n == number else {})) for n in (1, 2, 3)]
+
+
+def test_equal_runs_pass_also_with_limits_of_zero() -> None:
+    checks = compare(changed(0), loss=0.0, norm=0.0)
+    assert failing(checks) == []
+    assert [check.name for check in checks] == list(parity_names("tp"))
+    assert checks[0].measured == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "check"),
+    [
+        ({"tokens": 1023}, "steps with other tokens"),
+        ({"rows": "0" * 32}, "steps with other rows"),
+        ({"loss": 7.400002}, "loss against the reference"),
+        ({"loss": 7.399998}, "loss against the reference"),
+        ({"loss": math.inf}, "loss against the reference"),
+        ({"loss": math.nan}, "loss against the reference"),
+        ({"grad_norm": 0.75}, "grad norm against the reference"),
+        ({"grad_norm": 1.5002}, "grad norm against the reference"),
+        ({"grad_norm": math.nan}, "grad norm against the reference"),
+        ({"grad_norm": -1.5}, "grad norm against the reference"),
+    ],
+)
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_one_step_that_differs_fails_the_check_meant_for_it_wherever_it_is(
+    number: int, changes: dict[str, Any], check: str
+) -> None:
+    if "loss" in changes and math.isfinite(changes["loss"]):
+        changes = {"loss": changes["loss"] + 0.1 * (2 - number)}
+    assert failing(compare(changed(number, **changes))) == [check]
+
+
+def test_a_value_on_the_limit_holds_and_one_beyond_it_does_not() -> None:
+    exact = changed(2, loss=7.4 + 2**-10)
+    distance = abs((7.4 + 2**-10) - (7.6 - 0.1 * 2))
+    assert failing(compare(exact, loss=distance)) == []
+    assert failing(compare(exact, loss=math.nextafter(distance, 0))) == [
+        "loss against the reference"
+    ]
+
+
+def test_a_not_a_number_at_the_first_step_is_not_hidden_by_later_distances() -> None:
+    checks = compare([step(1, loss=math.nan), step(2, loss=9.0), step(3)])
+    loss = checks[3]
+    assert isinstance(loss.measured, float)
+    assert math.isnan(loss.measured)
+    assert loss.detail == "largest at step 1, first over the limit at step 1"
+
+
+def test_the_largest_distance_and_the_first_step_over_the_limit_are_named() -> None:
+    loss = compare([step(1), step(2, loss=7.5), step(3, loss=8.3)])[3]
+    assert loss.measured == pytest.approx(1.0)
+    assert loss.detail == "largest at step 3, first over the limit at step 2"
+    assert (loss.unit, loss.source) == ("nats", "config")
+
+
+def test_the_first_step_with_other_rows_is_named() -> None:
+    rows = compare([step(1), step(2, rows="a"), step(3, rows="b")])[2]
+    assert (rows.measured, rows.detail) == (2, "first at step 2")
+
+
+def test_rows_of_two_steps_swapped_are_other_rows() -> None:
+    first, second = step(1), step(2)
+    swapped = [step(1, rows=second.rows), step(2, rows=first.rows), step(3)]
+    assert failing(compare(swapped)) == ["steps with other rows"]
+
+
+def test_nothing_compared_fails_every_check() -> None:
+    assert len(failing(compare([]))) == len(parity_names("tp"))
+
+
+def test_steps_that_the_reference_does_not_have_are_not_compared() -> None:
+    later = [step(number) for number in (4, 5, 6)]
+    assert len(failing(compare(later))) == len(parity_names("tp"))
+
+
+def test_a_step_that_the_candidate_lacks_is_a_difference() -> None:
+    checks = compare([step(1), step(3)])
+    assert failing(checks) == ["steps compared"]
+    assert checks[0].measured == 2
+
+
+def test_a_reference_whose_gradient_vanished_is_equal_to_nothing() -> None:
+    checks = parity_checks(
+        "tp",
+        [step(1, grad_norm=0.0)],
+        [step(1, grad_norm=0.0)],
+        steps=1,
+        loss_absolute=1.0,
+        grad_norm_relative=0.2,
+    )
+    assert failing(checks) == ["grad norm against the reference"]
