@@ -15,7 +15,7 @@ import os
 import resource
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from stages import environment_device, stages_of
-from tests.builders import ROOT, load_plan, raw_plan
+from tests.builders import ROOT, check, load_plan, raw_plan
 from trn_validate import plan as plans
 from trn_validate import runner
 from trn_validate.config import Plan
@@ -40,7 +40,7 @@ from trn_validate.ranks import RankRecord
 from trn_validate.records import Closing, Degrees, Header, RunSpec, State, Step, rank_file
 from trn_validate.runner import Runner, Selection
 from trn_validate.session import start
-from trn_validate.stage import Context, Stage
+from trn_validate.stage import Context, Findings, Place, Stage
 from trn_validate.store import Store
 from trn_validate.target import Choice, Signs, choose
 from trn_validate.verdict import Outcome, Verdict
@@ -476,6 +476,53 @@ def two_ladders_plan(folder: Path) -> Plan:
     return load_plan(folder, raw=raw)
 
 
+@dataclass
+class Stub:
+    """A stage that does what it is told."""
+
+    id: str
+    act: Callable[[Context], Findings]
+    depends: object = None
+    outside: dict[str, str] = field(default_factory=dict)
+    asks: str = "does the stub hold?"
+    ran: int = 0
+
+    def reads(self, plan: Plan) -> object:
+        """What it was made to depend on."""
+        return self.depends
+
+    def external(self, plan: Plan) -> dict[str, str]:
+        """What it was made to depend on outside the plan."""
+        return self.outside
+
+    def launches(self, place: Place) -> tuple[LaunchRequest, ...]:
+        """Nothing."""
+        return ()
+
+    def run(self, context: Context) -> Findings:
+        """Count, and act."""
+        self.ran += 1
+        return self.act(context)
+
+
+def holding(context: Context) -> Findings:
+    """Findings of a stage that passes."""
+    return Findings(expects=("it holds",), checks=[check(name="it holds")])
+
+
+def not_holding(context: Context) -> Findings:
+    """Findings of a stage that fails."""
+    return Findings(expects=("it holds",), checks=[check(name="it holds", measured=2.0)])
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file and folder under a folder, with its contents."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
+        for path in folder.rglob("*")
+    }
+
+
 class Rig:
     """A run of its own, whose launches are imagined.
 
@@ -488,7 +535,7 @@ class Rig:
         *defects: Defect,
         plan: Plan | None = None,
         choice: Choice = NO_SIGNS,
-        stages: tuple[Stage, ...] | None = None,
+        stages: Sequence[Stage] | None = None,
     ) -> None:
         self.plan = plan or ladder_plan(folder)
         self.stages = stages

@@ -283,7 +283,10 @@ def test_causal_attention_without_cp_is_accepted(tmp_path: Path) -> None:
     ("settings", "reason"),
     [
         ([], "FlexAttention has no backward on the CPU"),
-        (["profile.device=neuron", "profile.devices=1"], "FlexAttention is refused on a neuron device"),
+        (
+            ["profile.device=neuron", "profile.devices=1"],
+            "FlexAttention is refused on a neuron device",
+        ),
     ],
 )
 def test_stock_attention_is_refused_on_either_device_with_the_reason(

@@ -229,7 +229,7 @@ def test_the_resolver_is_not_asked_about_a_machine_that_is_known(
 def test_the_map_is_kept_in_the_private_folder_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trn_validate.run.own_names", lambda _: ("alpha", "alpha.example.org"))
+    monkeypatch.setattr("trn_validate.redact.own_names", lambda _: ("alpha", "alpha.example.org"))
     monkeypatch.setenv("HOME", "/home/alice")
     store = Store(tmp_path / "reports", checkout=tmp_path)
     run = store.create("cpu", "native", "target: cpu\n")
@@ -239,7 +239,7 @@ def test_the_map_is_kept_in_the_private_folder_alone(
     assert kept["node-1"] == ["beta"]
     assert kept["<home>"] == ["/home/alice"]
     assert not any("redaction" in path.name for path in run.folder.rglob("*"))
-    monkeypatch.setattr("trn_validate.run.own_names", lambda _: ("gamma",))
+    monkeypatch.setattr("trn_validate.redact.own_names", lambda _: ("gamma",))
     later = Store(tmp_path / "reports", checkout=tmp_path).runs()[0].redactor()
     assert later.text("alpha beta gamma") == "node-0 node-1 node-2"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -238,10 +237,12 @@ def speed(trial: Trial) -> dict[str, float]:
     """Tokens per second, step seconds and peak memory; the first step is left out of the time."""
     seconds = series(trial)["step_seconds"][1:]
     peaks = [line.peak_memory_bytes for r in trial.records.values() for line in r.steps]
+    from statistics import median
+
     found: dict[str, float] = {"peak_memory_bytes": float(max(peaks, default=0))}
     if seconds:
-        found["step_seconds"] = statistics.median(seconds)
-        found["tokens_per_second"] = trial.spec.tokens_per_step / statistics.median(seconds)
+        found["step_seconds"] = median(seconds)
+        found["tokens_per_second"] = trial.spec.tokens_per_step / median(seconds)
     return found
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trn_validate.paths import files_below, folder_errors, writing
-from trn_validate.redact import Redactor
+
+if TYPE_CHECKING:
+    from trn_validate.redact import Redactor
 
 SKIPPED = frozenset({"dump"})
 """Folders that are never copied: torchtitan's dump holds checkpoints and traces."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -16,7 +17,7 @@ from trn_validate.ladder import ResolvedRung
 from trn_validate.launch import Cause
 from trn_validate.launching import DUMP, Trial, launch, problem, run_spec, try_launch
 from trn_validate.parity import parity_checks, parity_names
-from trn_validate.paths import make_folder, write_atomic
+from trn_validate.paths import file_digest, files_below, make_folder, write_atomic
 from trn_validate.records import CheckpointChoice, RunSpec
 from trn_validate.reference import rerun_norm, state_check
 from trn_validate.stage import Context, Unmeasured
@@ -127,6 +128,7 @@ def save_and_resume(
     ]
     if not checks[-1].passed:
         return checks, saved, None
+    write_atomic(private / SAVE / "checkpoint-files.json", _listing(checkpoint))
     spec = resume_spec(plan, rung, RESUME, private)
     give(checkpoint, spec)
     (resumed,) = launch(context, [spec])
@@ -181,6 +183,15 @@ def _files_check(checkpoint: Path, world_size: int) -> Check:
         source="derived",
         detail=f"{checkpoint.name}: {', '.join(found) or 'nothing'} of {world_size} ranks",
     )
+
+
+def _listing(checkpoint: Path) -> bytes:
+    """Name, size and sha256 of each file: the checkpoint itself is too large to be kept."""
+    files = {
+        path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+        for path in files_below(checkpoint)
+    }
+    return (json.dumps({checkpoint.name: files}, indent=2) + "\n").encode()
 
 
 def damage_names() -> tuple[str, ...]:

@@ -20,15 +20,18 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trn_validate.errors import EvidenceError, MeasurementError, UsageError
 from trn_validate.hashes import Hashes
 from trn_validate.lock import lock
 from trn_validate.paths import below, folder_errors, make_folder, move, remove_halves, write_atomic
 from trn_validate.publish import SKIPPED, publish
-from trn_validate.redact import HOME, REPO, RUN, Names, Redactor, extend, own_names, redact_verdict
 from trn_validate.verdict import Artifact, Verdict
 from trn_validate.verdict_folder import VerdictFolder, is_stage
+
+if TYPE_CHECKING:
+    from trn_validate.redact import Names, Redactor
 
 PRIVATE = ".private"
 PLAN = "plan.yaml"
@@ -113,7 +116,9 @@ class Run(VerdictFolder):
         mine = (self.name, attempt.stage, attempt.number)
         if (verdict.run, verdict.stage, verdict.attempt) != mine:
             raise ValueError(f"not a verdict of {' '.join(map(str, mine))}")
-        text = redact_verdict(verdict, self.redactor()).to_json()
+        from trn_validate import redact
+
+        text = redact.redact_verdict(verdict, self.redactor()).to_json()
         return self._replace(attempt.stage, attempt.number, text)
 
     def new_attempt(self, stage: str) -> Attempt:
@@ -212,15 +217,22 @@ class Run(VerdictFolder):
 
     def redactor(self, hosts: Iterable[Iterable[str]] = ()) -> Redactor:
         """Redactor of this run; ``hosts`` adds the names of further machines for good."""
+        # Its patterns take time to build, and status, which reads alone, has 0.3 s.
+        from trn_validate import redact
+
         if self._redactor is None or hosts:
             path = self.private / "redaction.json"
             known = _names(path)
-            folders = {RUN: [self.folder, self.private], REPO: [self.checkout], HOME: _home()}
-            names = extend(known, folders, [own_names(known), *hosts])
+            folders = {
+                redact.RUN: [self.folder, self.private],
+                redact.REPO: [self.checkout],
+                redact.HOME: _home(),
+            }
+            names = redact.extend(known, folders, [redact.own_names(known), *hosts])
             if names != known:
                 make_folder(self.private)
                 write_atomic(path, json.dumps(names, indent=2).encode())
-            self._redactor = Redactor(names)
+            self._redactor = redact.Redactor(names)
         return self._redactor
 
     def lock(self) -> AbstractContextManager[None]:

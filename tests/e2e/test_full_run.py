@@ -67,6 +67,15 @@ def test_tokens_per_step_are_the_same_in_every_layout(full_run: Finished) -> Non
     assert layouts[-1].processes == 4
 
 
+def test_the_files_of_the_checkpoint_are_listed_with_their_hashes(full_run: Finished) -> None:
+    relative = "baseline.checkpoint/1/save/checkpoint-files.json"
+    listed = json.loads((full_run.run.folder / relative).read_text(encoding="utf-8"))
+    assert sorted(listed["step-3"]) == [".metadata", "__0_0.distcp"]
+    assert all(len(file["sha256"]) == 64 for file in listed["step-3"].values())
+    named = {artifact.path for artifact in verdicts(full_run)["baseline.checkpoint"].artifacts}
+    assert relative in named
+
+
 def test_losses_are_kept_at_full_precision(full_run: Finished) -> None:
     losses = verdicts(full_run)["baseline.eager"].series["loss"]
     assert len(losses) == 6

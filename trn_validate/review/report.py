@@ -55,7 +55,9 @@ def render(run: str, plan: Plan, standings: Sequence[Standing]) -> str:
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        # A command line that a check names may reach over several lines; a row may not.
+        whole = (" ".join(cell.split("\n")).replace("|", "\\|") for cell in cells)
+        return "| " + " | ".join(whole) + " |"
 
     return [line(header), line(["---"] * len(header)), *(line(row) for row in rows)]
 
