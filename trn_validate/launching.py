@@ -144,10 +144,13 @@ def try_launch(context: Context, specs: Iterable[RunSpec]) -> tuple[Trial, ...]:
     context.say(f"launching {', '.join(f'{s.name} ({s.degrees})' for s in chosen)}")
     results = context.launcher.together(requests)
     context.note(*results)
-    return tuple(
+    trials = tuple(
         Trial(spec, result, _records(spec, result))
         for spec, result in zip(chosen, results, strict=True)
     )
+    for record in (record for trial in trials for record in trial.records.values()):
+        context.hooks.update(record.header.hooks)
+    return trials
 
 
 def _records(spec: RunSpec, result: LaunchResult) -> dict[int, RankRecord]:

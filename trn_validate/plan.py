@@ -73,7 +73,9 @@ def parse(raw: dict[str, Any], *, where: str) -> PlanFile:
 def _explain(error: ValidationError, where: str) -> ConfigError:
     # A list whose entries are wrong is reported once more, as too short.
     problems = [p for p in error.errors() if p["type"] != "too_short" or not p["input"]]
-    first = problems[0]
+    # A key that is misspelt is also missing under its right name; the spelling is what helps.
+    unknown = (problem for problem in problems if problem["type"] == "extra_forbidden")
+    first = next(unknown, problems[0])
     place = ".".join(yaml_file.printable(str(part)) for part in first["loc"])
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     if first["type"] == "extra_forbidden":

@@ -38,7 +38,7 @@ from trn_validate.session import (
 )
 from trn_validate.stage import Stage
 from trn_validate.store import Store
-from trn_validate.target import Choice
+from trn_validate.target import CPU, Choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,9 @@ def run_plan(
     run, why = (None, "--new") if selection.new else continued(store, plan, environment)
     if run is None:
         selection.check_first(stages, why)
-    store.check_writable(int(plan.profile.disk_gib * 2**30))
+    # Where no sign of the plan's device is, environment.device has to say so, and no more will run.
+    absent = plan.profile.device == "neuron" and chosen.choice.target == CPU
+    store.check_writable(0 if absent else int(plan.profile.disk_gib * 2**30))
     if run is None:
         if why:
             progress.line(f"starting a new run: {why}")

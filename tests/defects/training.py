@@ -99,7 +99,8 @@ def learning_rate_zero(config: ProbedTrainer.Config) -> None:
 
 
 def larger_batch(config: ProbedTrainer.Config) -> None:
-    """A layout that lets the global batch follow the data-parallel degree."""
+    """A layout that keeps the local batch, so that the global one follows the dp degree."""
+    config.training.local_batch_size *= 2
     config.training.global_batch_size *= 2
     config.dataloader.global_batch_size *= 2
 

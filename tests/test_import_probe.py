@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import ROOT
+from trn_validate import import_probe
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder whose modules can be imported, and are forgotten after the test."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def probe(modules: Path, text: str, distribution: str = "pydantic") -> tuple[int, dict[str, Any]]:
+    """Exit status and answer for a module of this text."""
+    (modules / "probed_module.py").write_text(text)
+    file = modules / "answer.json"
+    status = import_probe.main("probed_module", distribution, str(file))
+    return status, json.loads(file.read_text())
+
+
+def test_a_module_that_imports_is_told_with_version_place_and_time(modules: Path) -> None:
+    status, answer = probe(modules, "value = 1\n")
+    assert status == 0
+    assert answer["result"] == "imported"
+    assert answer["origin"] == str(modules / "probed_module.py")
+    assert answer["version"][0].isdigit()
+    assert answer["seconds"] >= 0
+    assert (answer["module"], answer["distribution"]) == ("probed_module", "pydantic")
+
+
+def test_a_module_without_a_distribution_is_told_as_absent(modules: Path) -> None:
+    status, answer = probe(modules, "", distribution="no-such-distribution")
+    assert (status, answer["version"], answer["result"]) == (0, "absent", "imported")
+
+
+def test_a_namespace_has_no_file(modules: Path) -> None:
+    (modules / "probed_namespace").mkdir()
+    file = modules / "answer.json"
+    assert import_probe.main("probed_namespace", "pydantic", str(file)) == 0
+    assert json.loads(file.read_text())["origin"] == "namespace"
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt: "),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise OSError('two\\nlines')", "OSError: two lines"),
+    ],
+)
+def test_whatever_an_import_raises_is_told_and_the_status_is_1(
+    modules: Path, text: str, result: str
+) -> None:
+    status, answer = probe(modules, text)
+    assert status == 1
+    assert answer["result"].rstrip() == result.rstrip()
+    assert "origin" not in answer
+
+
+def test_a_module_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "answer.json"
+    assert import_probe.main("no_such_module_at_all", "nothing", str(file)) == 1
+    assert "No module named" in json.loads(file.read_text())["result"]
+
+
+def test_the_cause_behind_an_error_is_told_too(modules: Path) -> None:
+    text = (
+        "try:\n"
+        "    import libneuron_that_is_missing\n"
+        "except ImportError as error:\n"
+        "    raise RuntimeError('the backend failed to load') from error\n"
+    )
+    assert probe(modules, text)[1]["result"] == (
+        "RuntimeError: the backend failed to load <- "
+        "ModuleNotFoundError: No module named 'libneuron_that_is_missing'"
+    )
+
+
+def test_an_error_during_another_is_told_with_it(modules: Path) -> None:
+    text = "try:\n    {}['key']\nexcept KeyError:\n    [].pop()\n"
+    assert probe(modules, text)[1]["result"] == (
+        "IndexError: pop from empty list <- KeyError: 'key'"
+    )
+
+
+def test_an_error_that_is_its_own_cause_is_told_once() -> None:
+    error = ValueError("round")
+    error.__cause__ = error
+    assert import_probe.chain(error) == "ValueError: round"
+
+
+def test_errors_that_cause_each_other_are_told_once_each() -> None:
+    one, other = ValueError("one"), KeyError("other")
+    one.__cause__, other.__cause__ = other, one
+    assert import_probe.chain(one) == "ValueError: one <- KeyError: 'other'"
+
+
+def test_the_probe_runs_as_a_command_and_needs_the_standard_library_alone(tmp_path: Path) -> None:
+    file = tmp_path / "answer.json"
+    code = (
+        "import runpy, sys\n"
+        "sys.argv = ['import_probe', 'json', 'json', sys.argv[1]]\n"
+        "try:\n"
+        "    runpy.run_module('trn_validate.import_probe', run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    assert end.code == 0, end.code\n"
+        "assert 'pydantic' not in sys.modules and 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(file)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(file.read_text())["result"] == "imported"

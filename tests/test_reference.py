@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.builders import ROOT
+from tests.fake_training import (
+    PARAMETERS,
+    Defect,
+    Rig,
+    altered,
+    calm_host,
+    imagined,
+    ladder_plan,
+    other_state,
+    two_ladders_plan,
+)
+from trn_validate import plan as plans
+from trn_validate.config import Plan
+from trn_validate.errors import EvidenceError
+from trn_validate.gate import PASSED
+from trn_validate.ladder import resolve
+from trn_validate.records import Degrees, State, Step
+from trn_validate.reference import (
+    load_reference,
+    reference_checks,
+    reference_names,
+    reference_spec,
+    rerun_checks,
+    rerun_names,
+    seed_spec,
+    stage_of_reference,
+    state_check,
+)
+
+LAST = 6
+EVERY = (0, 3, LAST)
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return ladder_plan(tmp_path_factory.mktemp("plan"))
+
+
+@pytest.fixture
+def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    """A run whose reference was made."""
+    calm_host(monkeypatch)
+    rig = Rig(tmp_path)
+    for stage in ("environment.device", "environment.imports", "baseline.eager"):
+        assert rig.walk(only=stage) == PASSED
+    yield rig
+
+
+def neuron_plan() -> Plan:
+    return plans.load(ROOT / "configs/trn2.48xlarge.yaml")
+
+
+# What is launched
+
+
+def test_the_seed_is_made_by_one_process_whatever_the_rung_is(tmp_path: Path) -> None:
+    plan = two_ladders_plan(tmp_path)
+    spec = seed_spec(plan, resolve(plan.ladders[1])[0], tmp_path)
+    assert spec.degrees == Degrees()
+    assert spec.checkpoint.create_seed
+    assert spec.checkpoint.load_path is None
+
+
+def test_the_seed_of_a_neuron_plan_is_made_on_the_host_s_cpu(tmp_path: Path) -> None:
+    plan = neuron_plan()
+    assert seed_spec(plan, resolve(plan.ladders[1])[0], tmp_path).device == "cpu"
+
+
+def test_the_reference_starts_from_the_seed_and_tells_its_last_state(
+    plan: Plan, tmp_path: Path
+) -> None:
+    rung = resolve(plan.ladders[0])[0]
+    spec = reference_spec(plan, rung, "reference", tmp_path, Path("seed"))
+    assert spec.checkpoint.load_path == str(Path("seed").absolute())
+    assert spec.digest_steps == (LAST,)
+
+
+# Whether a reference looks like training
+
+
+def failing(plan: Plan, *defects: Defect) -> list[str]:
+    trial = imagined(plan, "baseline", *defects)
+    trial = type(trial)(
+        trial.spec.model_copy(update={"name": "reference"}), trial.result, trial.records
+    )
+    return [check.name for check in reference_checks(plan, trial) if not check.passed]
+
+
+def test_a_reference_makes_every_check_that_it_owes(plan: Plan) -> None:
+    trial = imagined(plan, "baseline")
+    names = [
+        check.name.replace("baseline:", "reference:") for check in reference_checks(plan, trial)
+    ]
+    assert names == list(reference_names())
+    assert failing(plan) == []
+
+
+@pytest.mark.parametrize("shift", [0.3, -0.3])
+def test_a_first_loss_far_from_random_weights_fails_on_either_side(
+    plan: Plan, shift: float
+) -> None:
+    off = altered(Step, loss=lambda old: old + shift)
+    assert failing(plan, off) == ["reference: first loss from ln(vocabulary)"]
+
+
+def test_the_fall_is_that_from_the_first_loss_to_the_last(plan: Plan) -> None:
+    assert failing(plan, altered(Step, step=3, loss=7.9)) == []
+    assert failing(plan, altered(Step, step=6, loss=7.63)) == ["reference: fall of the loss"]
+
+
+def test_a_first_loss_that_is_not_a_number_fails_both(plan: Plan) -> None:
+    names = failing(plan, altered(Step, step=1, loss=math.nan))
+    assert set(reference_names()[-2:]) <= set(names)
+
+
+# Whether the same again is the same
+
+
+def test_a_rerun_on_the_cpu_is_exact_and_owes_its_state(plan: Plan) -> None:
+    first = imagined(plan, "baseline", digest_steps=EVERY)
+    again = imagined(plan, "baseline", digest_steps=EVERY)
+    checks = rerun_checks(plan, first, again)
+    names = [check.name.replace("baseline:", "rerun:") for check in checks]
+    assert names == list(rerun_names(plan))
+    assert all(check.passed for check in checks)
+    limits = {check.name: check.limit for check in checks}
+    assert limits["rerun: loss against the reference"] == 0.0
+    assert limits["rerun: grad norm against the reference"] == 0.0
+
+
+def test_a_rerun_on_an_accelerator_has_limits_and_owes_no_state() -> None:
+    plan = neuron_plan()
+    assert not [name for name in rerun_names(plan) if "state" in name]
+    trial = imagined(plan, "baseline")
+    checks = {check.name: check for check in rerun_checks(plan, trial, trial)}
+    assert checks["rerun: loss against the reference"].limit == plan.limits.rerun_loss_absolute
+    assert checks["rerun: grad norm against the reference"].limit == plan.limits.grad_norm_relative
+
+
+def test_equal_states_differ_in_nothing(plan: Plan) -> None:
+    one, other = (imagined(plan, "fsdp", digest_steps=EVERY) for _ in range(2))
+    check = state_check("state", one, other, LAST, LAST)
+    assert check.passed
+    assert check.detail == "model, optimizer, scheduler, data, rng"
+
+
+def test_every_rank_and_part_that_differs_is_named(plan: Plan) -> None:
+    one = imagined(plan, "fsdp", digest_steps=EVERY)
+    other = imagined(
+        plan,
+        "fsdp",
+        other_state("rng", "end", rank=1),
+        other_state("data", "end", rank=0),
+        digest_steps=EVERY,
+    )
+    check = state_check("state", one, other, LAST, LAST)
+    assert (check.measured, check.passed) == (2, False)
+    assert check.detail == "data of rank 0, rng of rank 1"
+
+
+def test_only_the_parts_that_are_asked_for_have_to_be_equal(plan: Plan) -> None:
+    one = imagined(plan, "baseline", digest_steps=EVERY)
+    other = imagined(plan, "baseline", other_state("rng", "end"), digest_steps=EVERY)
+    assert state_check("state", one, other, LAST, LAST, parts=("model",)).passed
+    assert not state_check("state", one, other, LAST, LAST).passed
+
+
+def test_a_state_at_the_start_is_held_against_one_at_the_end(plan: Plan) -> None:
+    one = imagined(plan, "baseline", digest_steps=EVERY)
+    assert not state_check("state", one, one, 3, 0, at_start=True).passed
+    assert not state_check("state", one, one, 3, 3, at_start=True).passed
+
+
+def test_a_part_that_neither_side_tells_is_not_equal(plan: Plan) -> None:
+    forgetful = altered(State, digests=lambda old: {k: v for k, v in old.items() if k != "data"})
+    one, other = (imagined(plan, "baseline", forgetful, digest_steps=EVERY) for _ in range(2))
+    check = state_check("state", one, other, LAST, LAST)
+    assert not check.passed
+    assert check.detail == "data of rank 0"
+
+
+def test_a_state_that_nobody_told_is_not_equal(plan: Plan) -> None:
+    one, other = (imagined(plan, "baseline") for _ in range(2))
+    assert not state_check("state", one, other, LAST, LAST).passed
+    nobody = imagined(plan, "baseline", lambda launch: launch.lines.clear())
+    assert not state_check("state", nobody, nobody, LAST, LAST).passed
+
+
+# Reading a reference that an earlier stage made
+
+
+def test_the_stage_that_makes_the_reference_of_a_ladder(tmp_path: Path) -> None:
+    plan = two_ladders_plan(tmp_path)
+    assert stage_of_reference(plan, "debug") == "baseline.eager"
+    assert stage_of_reference(plan, "full") == "parallelism.full_fsdp"
+
+
+def test_a_reference_is_read_with_its_seed_steps_and_processes(finished: Rig) -> None:
+    reference = load_reference(finished.context("baseline.checkpoint"), "debug")
+    assert (reference.seed / ".metadata").is_file()
+    assert [step.step for step in reference.steps] == [1, 2, 3, 4, 5, 6]
+    assert reference.parameters == PARAMETERS
+    assert reference.thing.attempt == "baseline.eager/1"
+    assert len(reference.thing.pids) == 1
+
+
+@pytest.mark.parametrize("file", ["seed/__0_0.distcp", "reference/records/rank-0.jsonl"])
+def test_a_file_of_the_reference_that_was_changed_is_refused(finished: Rig, file: str) -> None:
+    path = finished.run.folder / "baseline.eager/1" / file
+    data = path.read_bytes()
+    path.write_bytes(data[:-2] + b" \n")
+    context = finished.context("baseline.checkpoint")
+    with pytest.raises(EvidenceError, match="the file was changed"):
+        load_reference(context, "debug")
+
+
+def test_a_change_that_size_and_time_do_not_tell_is_found_before_use(finished: Rig) -> None:
+    path = finished.run.folder / "baseline.eager/1/reference/records/rank-0.jsonl"
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(b'"tokens":1024', b'"tokens":1025'))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert finished.standing("baseline.eager").freshness.fresh
+    with pytest.raises(EvidenceError, match="the file was changed"):
+        finished.walk(only="baseline.checkpoint")
+    assert finished.run.read("baseline.checkpoint") is None
+
+
+def test_a_reference_that_is_gone_is_refused(finished: Rig) -> None:
+    context = finished.context("baseline.checkpoint")
+    shutil.rmtree(finished.run.folder / "baseline.eager/1/reference")
+    with pytest.raises(EvidenceError, match="missing"):
+        load_reference(context, "debug")
+
+
+def test_a_rerun_of_the_rerun_does_not_touch_what_later_stages_read(finished: Rig) -> None:
+    path = finished.run.folder / "baseline.eager/1/rerun/records/rank-0.jsonl"
+    context = finished.context("baseline.checkpoint")
+    path.unlink()
+    assert load_reference(context, "debug").parameters == PARAMETERS
+
+
+def test_without_a_verdict_there_is_no_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calm_host(monkeypatch)
+    with pytest.raises(EvidenceError, match=r"baseline\.eager has no verdict"):
+        load_reference(Rig(tmp_path).context("baseline.checkpoint"), "debug")
