@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stages.baseline_eager import first_rung
+from stages.baseline_eager import OnFirstRung, first_rung
 from trn_validate.check import Check
-from trn_validate.config import Plan
 from trn_validate.judging import describe, thing
 from trn_validate.launch import LaunchRequest
 from trn_validate.launching import Trial, launch, request
@@ -25,7 +24,6 @@ from trn_validate.resume import (
     save_and_resume,
     save_spec,
 )
-from trn_validate.rungs import rung_external, rung_reads
 from trn_validate.stage import Context, Family, Findings, Place
 from trn_validate.verdict import Compared
 
@@ -34,17 +32,9 @@ _ELEMENTS = f"{EXPORT}: elements in the safetensors"
 
 
 @dataclass(frozen=True)
-class _CheckpointStage:
+class _CheckpointStage(OnFirstRung):
     id: str = "baseline.checkpoint"
     asks: str = "save, resume and export: exact state, same trajectory, damage noticed?"
-
-    def reads(self, plan: Plan) -> object:
-        """The first ladder's first rung."""
-        return rung_reads(plan, first_rung(plan))
-
-    def external(self, plan: Plan) -> dict[str, str]:
-        """Sources of the model's module."""
-        return rung_external(first_rung(plan))
 
     def launches(self, place: Place) -> tuple[LaunchRequest, ...]:
         """Save, resume, reload, and the two that must not start."""

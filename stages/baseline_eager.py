@@ -41,18 +41,22 @@ from trn_validate.stage import Context, Family, Findings, Place
 ACCUMULATION = "accumulation"
 
 
-@dataclass(frozen=True)
-class _EagerStage:
-    id: str = "baseline.eager"
-    asks: str = "one process, eager, a few steps: finite, falling, reproducible?"
+class OnFirstRung:
+    """A stage of the first ladder's first rung, on which alone its answer depends."""
 
     def reads(self, plan: Plan) -> object:
         """The first ladder's first rung."""
         return rung_reads(plan, first_rung(plan))
 
     def external(self, plan: Plan) -> dict[str, str]:
-        """Sources of the model's module."""
+        """Sources of the model's module, and the text that is trained on."""
         return rung_external(first_rung(plan))
+
+
+@dataclass(frozen=True)
+class _EagerStage(OnFirstRung):
+    id: str = "baseline.eager"
+    asks: str = "one process, eager, a few steps: finite, falling, reproducible?"
 
     def launches(self, place: Place) -> tuple[LaunchRequest, ...]:
         """Seed, reference, rerun and the run with gradient accumulation."""

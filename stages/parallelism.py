@@ -52,8 +52,8 @@ from trn_validate.verdict import Compared
 
 
 @dataclass(frozen=True)
-class _RungStage:
-    """A rung that adds a dimension, compared with its ladder's reference."""
+class _OfRung:
+    """What every stage of a rung has."""
 
     rung: ResolvedRung
 
@@ -61,6 +61,15 @@ class _RungStage:
     def id(self) -> str:
         """Name of the verdict."""
         return self.rung.stage
+
+    def external(self, plan: Plan) -> dict[str, str]:
+        """Sources of the model's module, and the text that is trained on."""
+        return rung_external(self.rung)
+
+
+@dataclass(frozen=True)
+class _RungStage(_OfRung):
+    """A rung that adds a dimension, compared with its ladder's reference."""
 
     @property
     def asks(self) -> str:
@@ -71,10 +80,6 @@ class _RungStage:
     def reads(self, plan: Plan) -> object:
         """The rung, and the first of its ladder."""
         return rung_reads(plan, resolve(self.rung.ladder)[0], self.rung)
-
-    def external(self, plan: Plan) -> dict[str, str]:
-        """Sources of the model's module."""
-        return rung_external(self.rung)
 
     def spec(self, place: Place) -> RunSpec:
         """The rung's launch, from the seed of its ladder."""
@@ -116,15 +121,8 @@ class _RungStage:
 
 
 @dataclass(frozen=True)
-class _ReferenceStage:
+class _ReferenceStage(_OfRung):
     """The first rung of a later ladder: the reference of what follows, checked by itself."""
-
-    rung: ResolvedRung
-
-    @property
-    def id(self) -> str:
-        """Name of the verdict."""
-        return self.rung.stage
 
     @property
     def asks(self) -> str:
@@ -134,10 +132,6 @@ class _ReferenceStage:
     def reads(self, plan: Plan) -> object:
         """The rung."""
         return rung_reads(plan, self.rung)
-
-    def external(self, plan: Plan) -> dict[str, str]:
-        """Sources of the model's module."""
-        return rung_external(self.rung)
 
     def launches(self, place: Place) -> tuple[LaunchRequest, ...]:
         """Seed, reference, rerun, save and resume."""

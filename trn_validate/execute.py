@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from trn_validate.config import Plan
 from trn_validate.errors import (
@@ -76,34 +77,13 @@ class Executor:
             unmeasured = unmeasured or interrupt is not None or not no
             findings.problem = findings.problem or _problem(error)
         verdict = Verdict(
-            stage=stage.id,
-            path=self.plan.path,
-            run=self.run.name,
-            attempt=attempt.number,
-            host=self.host(),
-            device=findings.device,
-            execution=findings.execution,
-            expects=findings.expects,
-            checks=tuple(findings.checks),
-            compared=tuple(findings.compared),
-            layout=findings.layout,
-            measures=findings.measures,
-            series=findings.series,
-            facts=findings.facts,
-            versions=findings.versions,
-            commands=tuple(context.commands),
+            **self._frame(attempt, expected),
+            **_found(findings, context),
             artifacts=artifacts,
-            hooks=tuple(sorted(context.hooks)),
-            problem=findings.problem,
             unmeasured=unmeasured,
-            unsupported=findings.unsupported,
             rerun=rerun_command(self.plan, stage.id),
             started_at=started,
             seconds=time.monotonic() - began,
-            launch_seconds=context.launch_seconds,
-            builds_on=expected.builds_on,
-            inputs=expected.parts,
-            inputs_sha256=expected.sha256,
         )
         try:
             self.run.write(verdict, attempt)
@@ -125,22 +105,28 @@ class Executor:
             return standing
         attempt = self.run.new_attempt(stage.id)
         verdict = Verdict(
-            stage=stage.id,
-            path=self.plan.path,
-            run=self.run.name,
-            attempt=attempt.number,
-            host=self.host(),
+            **self._frame(attempt, expected),
             device="none",
             blocked_by=by,
             rerun=rerun_command(self.plan, by),
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=0.0,
-            builds_on=expected.builds_on,
-            inputs=expected.parts,
-            inputs_sha256=expected.sha256,
         )
         self.run.write(verdict, attempt)
         return verdict
+
+    def _frame(self, attempt: Attempt, expected: Inputs) -> dict[str, Any]:
+        """Fields of a verdict that no stage has a say in."""
+        return {
+            "stage": attempt.stage,
+            "path": self.plan.path,
+            "run": self.run.name,
+            "attempt": attempt.number,
+            "host": self.host(),
+            "builds_on": expected.builds_on,
+            "inputs": expected.parts,
+            "inputs_sha256": expected.sha256,
+        }
 
     def host(self) -> Host:
         """The facts behind ``evidence``."""
@@ -171,6 +157,27 @@ class Executor:
         if path.is_dir():
             return self.run.tree(name)
         return (self.run.artifact(name),) if path.is_file() else ()
+
+
+def _found(findings: Findings, context: Context) -> dict[str, Any]:
+    """Fields of a verdict that come from what the stage found and started."""
+    return {
+        "device": findings.device,
+        "execution": findings.execution,
+        "expects": findings.expects,
+        "checks": tuple(findings.checks),
+        "compared": tuple(findings.compared),
+        "layout": findings.layout,
+        "measures": findings.measures,
+        "series": findings.series,
+        "facts": findings.facts,
+        "versions": findings.versions,
+        "commands": tuple(context.commands),
+        "hooks": tuple(sorted(context.hooks)),
+        "problem": findings.problem,
+        "unsupported": findings.unsupported,
+        "launch_seconds": context.launch_seconds,
+    }
 
 
 def rerun_command(plan: Plan, stage: str) -> str:
