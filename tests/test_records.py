@@ -12,37 +12,53 @@ from tests.builders import closing, header, run_spec, state, step
 from trn_validate import records
 from trn_validate.records import (
     AXES,
+    Captured,
     CheckpointChoice,
-    Closing,
+    Communication,
+    Compilation,
+    CompileChoice,
     DataChoice,
     Degrees,
     Failure,
-    Header,
     Line,
     ModelChoice,
     Real,
     Record,
     RunSpec,
-    State,
     Step,
+    Written,
+    captures_folder,
     failure_file,
     rank_file,
     revive,
 )
 
-LINE: TypeAdapter[Header | Step | State | Closing] = TypeAdapter(Line)
+LINE: TypeAdapter[Written] = TypeAdapter(Line)
 REAL: TypeAdapter[float] = TypeAdapter(Real)
+CAPTURED = Captured(
+    what="gradient",
+    mode="full",
+    stage=1,
+    file="gradient.stage-1.safetensors",
+    norms={"norm.weight": 0.5, "lm_head.weight": math.inf},
+    digests={"norm.weight": "ab" * 32, "lm_head.weight": "cd" * 32},
+    absent=("unused.weight",),
+    seconds=0.1,
+)
+COMMUNICATION = Communication(step=7, calls={"all_reduce": 3}, bytes={"all_reduce": 4096})
+COMPILATION = Compilation(
+    blocks=2, graphs=3, calls=18, compiled_calls=18, breaks=("print",), seconds=9.5
+)
+LINES = [header(), step(1), state(1), CAPTURED, COMMUNICATION, COMPILATION, closing(1)]
 FAILURE = Failure(rank=1, pid=7, at=1.5, type="ValueError", message="no", traceback="...")
 EXAMPLES: list[Record] = [
     Degrees(tp=2),
     ModelChoice(module="torchtitan.models.qwen3", flavor="8B"),
     DataChoice(),
     CheckpointChoice(),
+    CompileChoice(backend="inductor"),
     run_spec(),
-    header(),
-    step(1),
-    state(1),
-    closing(1),
+    *LINES,
     FAILURE,
 ]
 
@@ -156,16 +172,15 @@ def test_a_number_keeps_every_bit_in_its_text(value: float) -> None:
     assert again.loss.hex() == value.hex()
 
 
-@pytest.mark.parametrize(
-    "line", [header(), step(1), state(1), closing(1)], ids=lambda line: str(line.kind)
-)
-def test_a_line_is_told_by_its_kind(line: Header | Step | State | Closing) -> None:
+@pytest.mark.parametrize("line", LINES, ids=lambda line: str(line.kind))
+def test_a_line_is_told_by_its_kind(line: Written) -> None:
     assert type(LINE.validate_json(line.model_dump_json())) is type(line)
 
 
 def test_every_kind_of_line_has_a_name_of_its_own() -> None:
     kinds = [kind.model_fields["kind"].default for kind in get_args(get_args(Line)[0])]
-    assert sorted(kinds) == ["closing", "header", "state", "step"]
+    assert sorted(kinds) == sorted(line.kind for line in LINES)
+    assert len(set(kinds)) == len(kinds) == 7
 
 
 @pytest.mark.parametrize("values", [{}, {"kind": "other"}, {"kind": None}, []])
@@ -182,6 +197,34 @@ def test_a_rank_writes_to_files_of_its_own() -> None:
         folder / "rank-1.jsonl",
         folder / "rank-0.failure.json",
     }
+
+
+def test_tensors_are_kept_beside_the_records_and_not_among_them() -> None:
+    spec = run_spec(records="attempt/fsdp/records")
+    assert captures_folder(spec) == Path("attempt/fsdp/captures")
+
+
+def test_a_launch_keeps_moves_and_counts_nothing_unless_it_is_told_to() -> None:
+    spec = run_spec()
+    assert (spec.capture, spec.keep_start, spec.perturb) == ("none", False, 0)
+    assert not spec.count_communication
+    assert spec.compiled is None
+
+
+@pytest.mark.parametrize("value", [-1, True, 1.5, "1"])
+def test_a_seed_of_signs_is_a_whole_number_from_zero(value: object) -> None:
+    with pytest.raises(ValidationError, match="perturb"):
+        run_spec(perturb=value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("what", "middle"), ("mode", "half"), ("stage", "0"), ("norms", {"a": "big"}), ("file", 1)],
+)
+def test_a_capture_of_another_kind_is_refused(name: str, value: object) -> None:
+    values = json.loads(CAPTURED.model_dump_json()) | {name: value}
+    with pytest.raises(ValidationError, match=name):
+        LINE.validate_json(json.dumps(values))
 
 
 def test_the_schema_of_a_number_allows_the_three_texts() -> None:

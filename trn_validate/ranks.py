@@ -5,14 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from trn_validate.errors import EvidenceError
-from trn_validate.records import Closing, Header, Line, State, Step, rank_file
+from trn_validate.records import (
+    Captured,
+    Closing,
+    Communication,
+    Compilation,
+    Header,
+    Line,
+    Record,
+    State,
+    Step,
+    Written,
+    rank_file,
+)
 
-_LINE: TypeAdapter[Header | Step | State | Closing] = TypeAdapter(Line)
+_Kind = TypeVar("_Kind", bound=Record)
+_LINE: TypeAdapter[Written] = TypeAdapter(Line)
 
 
 class RankRecord(BaseModel):
@@ -21,6 +34,9 @@ class RankRecord(BaseModel):
     header: Header
     steps: tuple[Step, ...]
     states: tuple[State, ...]
+    captures: tuple[Captured, ...] = ()
+    communication: Communication | None = None
+    compilation: Compilation | None = None
     closing: Closing | None
 
     def state(self, at: Literal["start", "end"], step: int) -> State | None:
@@ -41,30 +57,31 @@ def read_rank(path: Path) -> RankRecord | None:
     Raises:
         EvidenceError: a whole line that is no record, or not one header and that first.
     """
-    header: Header | None = None
-    steps: list[Step] = []
-    states: list[State] = []
-    closing: Closing | None = None
+    lines: list[Written] = []
     for number, line in _lines(path):
-        match line:
-            case Header():
-                if header is not None:
-                    raise EvidenceError("a second header", where=f"{path}:{number}")
-                header = line
-            case Step():
-                steps.append(line)
-            case State():
-                states.append(line)
-            case Closing():
-                closing = line
-        if header is None:
-            raise EvidenceError("the first record is not a header", where=f"{path}:{number}")
-    if header is None:
+        if isinstance(line, Header) == bool(lines):
+            what = "a second header" if lines else "the first record is not a header"
+            raise EvidenceError(what, where=f"{path}:{number}")
+        lines.append(line)
+    if not lines:
         return None
-    return RankRecord(header=header, steps=tuple(steps), states=tuple(states), closing=closing)
+    (header,) = _of(Header, lines)
+    return RankRecord(
+        header=header,
+        steps=_of(Step, lines),
+        states=_of(State, lines),
+        captures=_of(Captured, lines),
+        communication=next(iter(_of(Communication, lines)), None),
+        compilation=next(iter(_of(Compilation, lines)), None),
+        closing=next(iter(_of(Closing, lines)), None),
+    )
 
 
-def _lines(path: Path) -> Iterator[tuple[int, Header | Step | State | Closing]]:
+def _of(kind: type[_Kind], lines: list[Written]) -> tuple[_Kind, ...]:
+    return tuple(line for line in lines if isinstance(line, kind))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Written]]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

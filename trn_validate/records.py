@@ -17,6 +17,7 @@ ATTENTION = Literal["dense_mask", "causal", "stock"]
 DTYPE = Literal["float32", "bfloat16"]
 SPMD = Literal["spmd_types", "partial_dtensor"]
 RECOMPUTE = Literal["none", "selective", "full"]
+CAPTURE = Literal["none", "full", "sketch"]
 
 AXES = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "ep")
 """Mesh axes in torchtitan's names; every one of them is a degree, 1 when unused."""
@@ -109,6 +110,13 @@ class CheckpointChoice(Record):
     """Write the last step as safetensors, model only."""
 
 
+class CompileChoice(Record):
+    """How a launch compiles; without one it runs eagerly."""
+
+    backend: str
+    """Dynamo backend, by the name under which it is registered."""
+
+
 class RunSpec(Record):
     """All that the ranks of one launch are told."""
 
@@ -141,6 +149,18 @@ class RunSpec(Record):
     checkpoint: CheckpointChoice = CheckpointChoice()
     digest_steps: tuple[int, ...] = ()
     """Steps after which the state's digests are recorded; 0 is before the first step taken."""
+    capture: CAPTURE = "none"
+    """Whether gradients and parameters are kept: whole, or as a sketch of each."""
+    keep_start: bool = False
+    """Keep the parameters before step 1 too; without it only their digests are recorded."""
+    perturb: Annotated[int, Field(ge=0)] = 0
+    """Move every weight by one unit in the last place of the compute dtype before step 1.
+
+    Up or down at random, by this seed; 0 moves none.
+    """
+    count_communication: bool = False
+    """Take one more step after the last, and count what it communicates."""
+    compiled: CompileChoice | None = None
     hooks: tuple[str, ...] = ()
     """Import paths ``module:function`` that alter the trainer's config; tests alone set them."""
 
@@ -205,7 +225,7 @@ class Step(Record):
     shapes: tuple[tuple[int, ...], ...]
     """Distinct shapes of the input, (batch, sequence)."""
     seconds: dict[str, float]
-    """Wall seconds by phase: data, forward_backward, optimizer, probe, total."""
+    """Wall seconds by phase: data, forward_backward, optimizer, probe, capture, total."""
     peak_memory_bytes: int
 
 
@@ -218,6 +238,64 @@ class State(Record):
     """``start``: before the first step taken; ``end``: after step ``step``."""
     digests: dict[str, str]
     """model, optimizer, scheduler, data and rng: sha256 over this rank's shards."""
+
+
+class Captured(Record):
+    """The tensors of this rank's pipeline stage at one moment, gathered whole.
+
+    Every rank that shares a stage has gathered them itself, so equal digests say that the
+    copies agree; the first of them writes the file.
+    """
+
+    kind: Literal["captured"] = "captured"
+    what: Literal["start", "gradient", "end"]
+    """Parameters before step 1, gradients of step 1 before clipping, parameters at the end."""
+    mode: CAPTURE
+    stage: int
+    """Pipeline stage, counted from the first."""
+    file: str | None
+    """Name of the safetensors file in the captures folder; None where this rank wrote none."""
+    norms: dict[str, Real]
+    """L2 norm of each whole tensor, by parameter in forward order."""
+    digests: dict[str, str]
+    """sha256 of each tensor as a file would hold it."""
+    absent: tuple[str, ...] = ()
+    """Parameters that have no gradient."""
+    seconds: float
+
+
+class Communication(Record):
+    """What one step made this rank communicate; one step more than those that are judged."""
+
+    kind: Literal["communication"] = "communication"
+    step: int
+    calls: dict[str, int]
+    """Calls by kind: all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, send, recv."""
+    bytes: dict[str, int]
+    """Bytes of this rank's tensors by kind: the larger of input and output of each call."""
+
+
+class Compilation(Record):
+    """What Dynamo did on this rank."""
+
+    kind: Literal["compilation"] = "compilation"
+    blocks: int
+    """Blocks of the model that torchtitan compiled, on this rank."""
+    graphs: int
+    """Graphs that Dynamo made; blocks that are alike share one."""
+    calls: int
+    compiled_calls: int
+    """Calls of what torchtitan compiled that ran compiled code."""
+    eager: tuple[str, ...] = ()
+    """What fell back to eager, by step and name; Dynamo itself says so in a log at most."""
+    refused: tuple[str, ...] = ()
+    """Frames that Dynamo gave up, with its reason."""
+    breaks: tuple[str, ...] = ()
+    """Reason of each graph break."""
+    recompiles: tuple[str, ...] = ()
+    """What was compiled after step 1, or again, with its step and Dynamo's reason."""
+    seconds: float
+    """Wall seconds in the compiler."""
 
 
 class Closing(Record):
@@ -242,7 +320,13 @@ class Failure(Record):
     traceback: str
 
 
-Line = Annotated[Header | Step | State | Closing, Field(discriminator="kind")]
+Written = Header | Step | State | Captured | Communication | Compilation | Closing
+Line = Annotated[Written, Field(discriminator="kind")]
+
+
+def captures_folder(spec: RunSpec) -> Path:
+    """Where the ranks of a launch put their files of tensors: beside its records."""
+    return Path(spec.records).parent / "captures"
 
 
 def rank_file(folder: Path, rank: int) -> Path:

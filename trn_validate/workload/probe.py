@@ -18,8 +18,11 @@ import torch
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.trainer import Trainer
 
-from trn_validate.records import RunSpec, Step
+from trn_validate.records import RunSpec, Step, captures_folder
+from trn_validate.workload.capture import Moment, capture, perturb, stage_of
 from trn_validate.workload.clock import START
+from trn_validate.workload.comm import CommunicationCounter
+from trn_validate.workload.compiled import CompileWatch
 from trn_validate.workload.state import state_digests
 from trn_validate.workload.writer import RankWriter
 
@@ -51,6 +54,7 @@ class _Watched:
     losses: list[torch.Tensor] = field(default_factory=list)
     forward_backward: float = 0.0
     probe: float = 0.0
+    capture: float = 0.0
 
 
 class ProbedMetrics(MetricsProcessor):
@@ -101,6 +105,8 @@ class ProbedTrainer(Trainer):
         self.watched = _Watched()
         self.started = False
         self.trained = False
+        compiled = self.run_spec.compiled is not None
+        self.watch = CompileWatch(self.model_parts, self.loss_fn) if compiled else None
 
     def forward_backward_step(self, **arguments: Any) -> torch.Tensor:
         """Note what enters forward, before context parallelism splits it."""
@@ -115,7 +121,27 @@ class ProbedTrainer(Trainer):
         self.watched.losses.append(loss.detach())
         self.watched.forward_backward += time.perf_counter() - noted
         self.watched.probe += noted - begun
+        # The last group's backward leaves the whole step's gradients, and clipping comes next.
+        if self.step == 1 and len(self.watched.losses) == self.gradient_accumulation_steps:
+            self.watched.capture = self._capture("gradient")
         return loss
+
+    def _capture(self, moment: Moment) -> float:
+        """Record the tensors of this moment where the spec asks for it; the seconds it took."""
+        spec = self.run_spec
+        if spec.capture == "none":
+            return 0.0
+        stage, first = stage_of(self)
+        writes = first and (moment != "start" or spec.keep_start)
+        captured = capture(
+            moment,
+            self.model_parts,
+            mode=spec.capture,
+            stage=stage,
+            folder=captures_folder(spec) if writes else None,
+        )
+        self.writer.write(captured)
+        return captured.seconds
 
     def _note(self, inputs: dict[str, torch.Tensor], labels: torch.Tensor) -> None:
         length = self.run_spec.seq_len
@@ -130,9 +156,10 @@ class ProbedTrainer(Trainer):
         """Run the parent's step and write its record, also if it refuses its own loss."""
         if not self.started:
             self.started = True
-            if 0 in self.run_spec.digest_steps:
-                self.writer.state(self.step - 1, "start", state_digests(self))
+            self._begin()
         self.watched = _Watched()
+        if self.watch is not None:
+            self.watch.begin(self.step)
         begun = time.perf_counter()
         try:
             super().train_step(data_iterator)
@@ -145,6 +172,17 @@ class ProbedTrainer(Trainer):
         self._write(*metrics.last, time.perf_counter() - begun)
         if self.step in self.run_spec.digest_steps:
             self.writer.state(self.step, "end", state_digests(self))
+        if self.step == self.run_spec.steps:
+            self._capture("end")
+
+    def _begin(self) -> None:
+        """Before the first step taken: the weights are those that were loaded."""
+        if self.run_spec.perturb:
+            dtype = getattr(torch, self.run_spec.compute_dtype)
+            perturb(self.model_parts, dtype, self.run_spec.perturb)
+        if 0 in self.run_spec.digest_steps:
+            self.writer.state(self.step - 1, "start", state_digests(self))
+        self._capture("start")
 
     def _local_loss(self) -> float:
         """This rank's loss if it is the one that is not finite, else NaN: the sum was refused."""
@@ -154,7 +192,7 @@ class ProbedTrainer(Trainer):
     def _write(self, loss: float, grad_norm: float, rate: float, total: float) -> None:
         watched, metrics = self.watched, self.metrics_processor
         data = metrics.data_seconds
-        spent = data + watched.forward_backward + watched.probe
+        spent = data + watched.forward_backward + watched.probe + watched.capture
         self.writer.write(
             Step(
                 step=self.step,
@@ -172,6 +210,7 @@ class ProbedTrainer(Trainer):
                     # Clipping and the reduction of the metrics are part of it.
                     "optimizer": max(0.0, total - spent),
                     "probe": watched.probe,
+                    "capture": watched.capture,
                     "total": total,
                 },
                 peak_memory_bytes=metrics.peak_bytes,
@@ -181,7 +220,19 @@ class ProbedTrainer(Trainer):
     def train(self) -> None:
         """Train, and note that it came to its end."""
         super().train()
+        if self.watch is not None:
+            self.writer.write(self.watch.record())
+        if self.run_spec.count_communication:
+            self._count_communication()
         self.trained = True
+
+    def _count_communication(self) -> None:
+        """One more step, which no check judges: counting slows it down."""
+        self.step += 1
+        counter = CommunicationCounter()
+        with counter:
+            super().train_step(self.batch_generator(self.dataloader))
+        self.writer.write(counter.record(self.step))
 
     def close(self) -> None:
         """Write the closing line before anything is torn down, if all the work was done."""

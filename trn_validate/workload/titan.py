@@ -17,13 +17,20 @@ from torch import nn
 from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
-from torchtitan.config.configs import CommConfig, DebugConfig, ParallelismConfig, TrainingConfig
+from torchtitan.config.configs import (
+    CommConfig,
+    CompileConfig,
+    DebugConfig,
+    ParallelismConfig,
+    TrainingConfig,
+)
 from torchtitan.config.override import OverrideConfig
 from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
 from torchtitan.models.common.config_utils import decoder_vocab_size
 
 from trn_validate.records import CheckpointChoice, RunSpec
 from trn_validate.workload.attention import OVERRIDES
+from trn_validate.workload.compiled import compile_fields
 from trn_validate.workload.data import InvariantDataLoader
 from trn_validate.workload.fields import batch_fields, refuse_toml
 from trn_validate.workload.probe import ProbedMetrics, ProbedTrainer
@@ -72,6 +79,7 @@ def build_config(spec: RunSpec) -> ProbedTrainer.Config:
         ),
         parallelism=_parallelism(spec, parallelism),
         checkpoint=_checkpoint(spec.checkpoint),
+        compile=CompileConfig(**compile_fields(spec.compiled, CompileConfig)),
         activation_checkpoint=_RECOMPUTE[spec.activation_checkpointing](),
         comm=CommConfig(
             init_timeout_seconds=spec.init_timeout_seconds,

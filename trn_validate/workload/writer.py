@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from trn_validate.records import Closing, Degrees, Header, RunSpec, State, Step, rank_file
+from trn_validate.records import Closing, Degrees, Header, RunSpec, State, Step, Written, rank_file
 from trn_validate.workload.clock import START
 
 _PACKAGES = ("torch", "torchtitan", "torch-neuronx", "torchtitan-neuron", "neuronx-cc", "nki")
@@ -29,7 +29,7 @@ class RankWriter:
         folder.mkdir(parents=True, exist_ok=True)
         self.file = rank_file(folder, self.rank).open("w", encoding="utf-8")
 
-    def write(self, line: Header | Step | State | Closing) -> None:
+    def write(self, line: Written) -> None:
         """Append one line and wait until it is on the disk."""
         if isinstance(line, Step):
             self.steps += 1
