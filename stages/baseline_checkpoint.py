@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stages.baseline_eager import OnFirstRung, first_rung
+from trn_validate.accepted import load_reference
 from trn_validate.check import Check
 from trn_validate.judging import describe, thing
 from trn_validate.launch import LaunchRequest
 from trn_validate.launching import Trial, launch, request
-from trn_validate.reference import compared_with, load_reference, state_check
+from trn_validate.reference import compared_with, state_check
 from trn_validate.resume import (
     DAMAGE,
     RELOADED,
@@ -51,9 +52,10 @@ class _CheckpointStage(OnFirstRung):
         """Save halfway, resume from there, load the export, and break two copies."""
         rung, attempt = first_rung(context.plan), context.attempt.relative
         reference = load_reference(context, rung.ladder.name)
+        ours = reference.yardstick
         findings = Findings(expects=(*resume_names(), _ELEMENTS, RELOADED, *damage_names()))
         checks, saved, resumed = save_and_resume(
-            context, rung, reference.seed, reference.steps, reference.parameters
+            context, rung, reference.seed, ours.steps, ours.parameters
         )
         findings.checks += checks
         again = thing(saved, attempt)
@@ -66,7 +68,7 @@ class _CheckpointStage(OnFirstRung):
             return findings
         findings.compared.append(compared_with(context, saved, resumed))
         findings.artifacts.append(f"{attempt}/{RESUME}")
-        findings.checks += self._export(context, findings, resumed, reference.parameters)
+        findings.checks += self._export(context, findings, resumed, ours.parameters)
         findings.checks += damaged(context, rung, saved)
         return findings
 

@@ -7,32 +7,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trn_validate.check import Check
+from trn_validate.comparison import comparison_checks, comparison_names, yardstick
 from trn_validate.config import Plan
-from trn_validate.judging import (
-    common_checks,
-    common_names,
-    describe,
-    global_steps,
-    whole_parameters,
-)
+from trn_validate.control import CONTROL, noise_measures
+from trn_validate.judging import describe, whole_parameters
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.launch import LaunchRequest
-from trn_validate.launching import Trial, launch, request, run_spec
-from trn_validate.parity import parity_checks, parity_names
+from trn_validate.launching import launch, request, run_spec
+from trn_validate.making import made_names, make_reference
 from trn_validate.records import RunSpec
 from trn_validate.reference import (
     REFERENCE,
     RERUN,
     SEED,
     compared_with,
+    control_spec,
     from_seed,
-    make_seed,
-    reference_checks,
-    reference_names,
     reference_spec,
-    rerun_checks,
-    rerun_names,
     seed_spec,
 )
 from trn_validate.rungs import rung_external, rung_reads
@@ -59,7 +50,7 @@ class _EagerStage(OnFirstRung):
     asks: str = "one process, eager, a few steps: finite, falling, reproducible?"
 
     def launches(self, place: Place) -> tuple[LaunchRequest, ...]:
-        """Seed, reference, rerun and the run with gradient accumulation."""
+        """Seed, reference, rerun, control and the run with gradient accumulation."""
         plan, private, rung = place.plan, place.private, first_rung(place.plan)
         return tuple(
             request(plan, spec)
@@ -67,59 +58,39 @@ class _EagerStage(OnFirstRung):
                 seed_spec(plan, rung, private),
                 reference_spec(plan, rung, REFERENCE, private, place.seed),
                 reference_spec(plan, rung, RERUN, private, place.seed),
+                control_spec(plan, rung, private, place.seed),
                 accumulation_spec(plan, rung, place),
             )
         )
 
     def run(self, context: Context) -> Findings:
-        """Run the reference alone, since it is timed, then its two repetitions side by side."""
-        plan, private, rung = context.plan, context.attempt.private, first_rung(context.plan)
-        seed = make_seed(context, rung)
-        place = Place(plan=plan, private=private, seed=seed)
-        (reference,) = launch(context, [reference_spec(plan, rung, REFERENCE, private, seed)])
-        rerun, accumulated = launch(
-            context,
-            [
-                reference_spec(plan, rung, RERUN, private, seed),
-                accumulation_spec(plan, rung, place),
-            ],
-        )
-        attempt = context.attempt.relative
+        """Run the reference alone, since it is timed, then its repetitions side by side."""
+        plan, rung = context.plan, first_rung(context.plan)
         findings = Findings(expects=_expects(plan))
-        findings.checks += reference_checks(plan, reference)
-        findings.checks += rerun_checks(plan, reference, rerun)
-        findings.checks += _accumulation_checks(plan, reference, accumulated)
+        made = make_reference(context, rung)
+        findings.checks += made.checks(plan)
+        place = Place(plan=plan, private=context.attempt.private, seed=made.seed)
+        (accumulated,) = launch(context, [accumulation_spec(plan, rung, place)])
+        if made.judged:
+            findings.checks += comparison_checks(
+                plan, yardstick(made.reference, made.noise), accumulated
+            )
         findings.compared = [
-            compared_with(context, reference, rerun),
-            compared_with(context, reference, accumulated),
+            compared_with(context, made.reference, other)
+            for other in (made.rerun, made.control, accumulated)
         ]
-        findings.measures = {"parameters": float(whole_parameters(reference.records))}
-        describe(findings, reference, str(rung.ladder.model))
-        findings.artifacts = [
-            f"{attempt}/{name}" for name in (SEED, REFERENCE, RERUN, ACCUMULATION)
-        ]
+        findings.measures = {
+            "parameters": float(whole_parameters(made.reference.records)),
+            **noise_measures(made.noise),
+        }
+        describe(findings, made.reference, str(rung.ladder.model))
+        names = (SEED, REFERENCE, RERUN, CONTROL, ACCUMULATION)
+        findings.artifacts = [f"{context.attempt.relative}/{name}" for name in names]
         return findings
 
 
 def _expects(plan: Plan) -> tuple[str, ...]:
-    accumulation = (*common_names(ACCUMULATION), *parity_names(ACCUMULATION))
-    return (*reference_names(), *rerun_names(plan), *accumulation)
-
-
-def _accumulation_checks(plan: Plan, reference: Trial, accumulated: Trial) -> list[Check]:
-    """The same batch in smaller pieces is the same step."""
-    parameters = whole_parameters(reference.records)
-    return [
-        *common_checks(plan, accumulated, parameters=parameters),
-        *parity_checks(
-            ACCUMULATION,
-            global_steps(reference.records),
-            global_steps(accumulated.records),
-            steps=reference.spec.steps,
-            loss_absolute=plan.limits.loss_absolute,
-            grad_norm_relative=plan.limits.grad_norm_relative,
-        ),
-    ]
+    return (*made_names(plan), *comparison_names(ACCUMULATION))
 
 
 def first_rung(plan: Plan) -> ResolvedRung:
@@ -136,6 +107,7 @@ def accumulation_spec(plan: Plan, rung: ResolvedRung, place: Place) -> RunSpec:
         place.private,
         checkpoint=from_seed(place.seed),
         local_batch_size=max(1, rung.degrees.pp),
+        captures=True,
     )
 
 

@@ -9,33 +9,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trn_validate.accepted import load_reference
+from trn_validate.comparison import comparison_checks, comparison_names
 from trn_validate.config import Plan
-from trn_validate.judging import (
-    common_checks,
-    common_names,
-    describe,
-    global_steps,
-    thing,
-    whole_parameters,
-)
+from trn_validate.control import CONTROL, noise_measures
+from trn_validate.judging import describe, global_steps, thing, whole_parameters
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.launch import LaunchRequest
 from trn_validate.launching import launch, request, run_spec
-from trn_validate.parity import parity_checks, parity_names
+from trn_validate.making import made_names, make_reference
 from trn_validate.records import RunSpec
 from trn_validate.reference import (
     REFERENCE,
     RERUN,
     SEED,
     compared_with,
+    control_spec,
     from_seed,
-    load_reference,
-    make_seed,
-    reference_checks,
-    reference_names,
     reference_spec,
-    rerun_checks,
-    rerun_names,
     seed_spec,
 )
 from trn_validate.resume import (
@@ -83,13 +74,15 @@ class _RungStage(_OfRung):
 
     def spec(self, place: Place) -> RunSpec:
         """The rung's launch, from the seed of its ladder."""
-        return run_spec(
+        spec = run_spec(
             place.plan,
             self.rung,
             self.rung.name,
             place.private,
             checkpoint=from_seed(place.seed),
+            captures=True,
         )
+        return spec.model_copy(update={"count_communication": True})
 
     def launches(self, place: Place) -> tuple[LaunchRequest, ...]:
         """The rung, once."""
@@ -100,17 +93,9 @@ class _RungStage(_OfRung):
         plan, rung = context.plan, self.rung
         reference = load_reference(context, rung.ladder.name)
         place = Place(plan=plan, private=context.attempt.private, seed=reference.seed)
-        findings = Findings(expects=(*common_names(rung.name), *parity_names(rung.name)))
+        findings = Findings(expects=comparison_names(rung.name))
         (trial,) = launch(context, [self.spec(place)])
-        findings.checks += common_checks(plan, trial, parameters=reference.parameters)
-        findings.checks += parity_checks(
-            rung.name,
-            reference.steps,
-            global_steps(trial.records),
-            steps=rung.ladder.workload.steps,
-            loss_absolute=plan.limits.loss_absolute,
-            grad_norm_relative=plan.limits.grad_norm_relative,
-        )
+        findings.checks += comparison_checks(plan, reference.yardstick, trial)
         candidate = thing(trial, context.attempt.relative)
         findings.compared = [
             Compared(reference=reference.thing, candidate=candidate, differ="layout")
@@ -140,38 +125,37 @@ class _ReferenceStage(_OfRung):
             seed_spec(plan, rung, private),
             reference_spec(plan, rung, REFERENCE, private, place.seed),
             reference_spec(plan, rung, RERUN, private, place.seed),
+            control_spec(plan, rung, private, place.seed),
             save_spec(plan, rung, private, place.seed),
             resume_spec(plan, rung, RESUME, private),
         )
         return tuple(request(plan, spec) for spec in specs)
 
     def run(self, context: Context) -> Findings:
-        """Make the ladder's seed and reference, run it again, save and resume it."""
-        plan, private, rung = context.plan, context.attempt.private, self.rung
-        findings = Findings(expects=(*reference_names(), *rerun_names(plan), *resume_names()))
-        seed = make_seed(context, rung)
-        (reference,) = launch(context, [reference_spec(plan, rung, REFERENCE, private, seed)])
-        (rerun,) = launch(context, [reference_spec(plan, rung, RERUN, private, seed)])
-        findings.checks += reference_checks(plan, reference)
-        findings.checks += rerun_checks(plan, reference, rerun)
+        """Make the ladder's seed, reference and control, run it again, save and resume it."""
+        plan, rung = context.plan, self.rung
+        findings = Findings(expects=(*made_names(plan), *resume_names()))
+        made = make_reference(context, rung)
+        findings.checks += made.checks(plan)
         checks, saved, resumed = save_and_resume(
             context,
             rung,
-            seed,
-            global_steps(reference.records),
-            whole_parameters(reference.records),
+            made.seed,
+            global_steps(made.reference.records),
+            whole_parameters(made.reference.records),
         )
         findings.checks += checks
         findings.compared = [
-            compared_with(context, reference, rerun),
-            compared_with(context, reference, saved),
+            compared_with(context, made.reference, other)
+            for other in (made.rerun, made.control, saved)
         ]
         if resumed is not None:
             findings.compared.append(compared_with(context, saved, resumed))
         findings.artifacts = [
-            f"{context.attempt.relative}/{name}" for name in (SEED, REFERENCE, RERUN, SAVE)
+            f"{context.attempt.relative}/{name}" for name in (SEED, REFERENCE, RERUN, CONTROL, SAVE)
         ]
-        describe(findings, reference, str(rung.ladder.model))
+        findings.measures = noise_measures(made.noise)
+        describe(findings, made.reference, str(rung.ladder.model))
         return findings
 
 

@@ -218,12 +218,21 @@ def raw_plan() -> dict[str, Any]:
         "limits": {
             "first_loss_absolute": 0.2,
             "loss_fall": 0.02,
-            "loss_absolute": 5e-6,
-            "grad_norm_relative": 1e-4,
             "rerun_loss_absolute": 0.0,
+            "float32": raw_deviations(),
         },
         "timeouts": {"wall": 600, "silence": 180},
         "paths": {"native": {"ladders": [raw_ladder()]}},
+    }
+
+
+def raw_deviations() -> dict[str, Any]:
+    """Bounds on the distance between two layouts in float32."""
+    return {
+        "loss_absolute": {"floor": 5e-6, "ceiling": 5e-5},
+        "grad_norm_relative": {"floor": 1e-4, "ceiling": 1e-3},
+        "gradient_relative": {"floor": 1e-5, "ceiling": 1e-4},
+        "parameter_relative": {"floor": 1e-3, "ceiling": 2e-2},
     }
 
 

@@ -26,8 +26,10 @@ import pytest
 
 from stages import environment_device, stages_of
 from tests.builders import ROOT, check, load_plan, raw_plan
+from tests.fake_captures import MOMENTS, Keeps
 from trn_validate import plan as plans
 from trn_validate import runner
+from trn_validate.captures import Moment
 from trn_validate.config import Plan
 from trn_validate.execute import Executor
 from trn_validate.gate import Gate, Standing
@@ -36,8 +38,19 @@ from trn_validate.launch import Cause, FakeLauncher, LaunchRequest, LaunchResult
 from trn_validate.launching import Trial, run_spec
 from trn_validate.launching import request as request_of
 from trn_validate.progress import Progress
-from trn_validate.ranks import RankRecord
-from trn_validate.records import Closing, Degrees, Header, RunSpec, State, Step, rank_file
+from trn_validate.ranks import RankRecord, read_ranks
+from trn_validate.records import (
+    Closing,
+    Communication,
+    Compilation,
+    Degrees,
+    Header,
+    RunSpec,
+    State,
+    Step,
+    Written,
+    rank_file,
+)
 from trn_validate.runner import Runner, Selection
 from trn_validate.session import start
 from trn_validate.stage import Context, Findings, Place, Stage
@@ -57,7 +70,7 @@ PARAMETERS = sum(math.prod(shape) for shape in TENSORS.values())
 NO_SIGNS = choose(Signs())
 """What a host with no accelerator shows, and the target that this selects."""
 
-AnyLine = Header | Step | State | Closing
+AnyLine = Header | Step | State | Communication | Compilation | Closing
 _PIDS = count(20_000)
 
 
@@ -77,6 +90,8 @@ class Launch:
     """Whether the checkpoints have their .metadata."""
     tensors: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """What the export holds."""
+    keeps: Keeps | None = None
+    """Gradients and parameters."""
     refusal: str = ""
     """Why its checkpoint does not load; empty where it does."""
     cause: Cause = Cause.COMPLETED
@@ -147,7 +162,7 @@ def _training(request: LaunchRequest) -> Launch:
 
 
 def _imagine(request: LaunchRequest, spec: RunSpec) -> Launch:
-    launch = Launch(request, spec)
+    launch = Launch(request, spec, keeps=Keeps.of(spec))
     first, loaded = 1, dict[int, dict[str, str]]()
     try:
         first, loaded = _load(spec)
@@ -180,6 +195,13 @@ def _rank_lines(
         if number in spec.digest_steps:
             digests = {part: digest(part, spec, rank, number) for part in PARTS}
             yield State(step=number, at="end", digests=digests)
+    if spec.count_communication:
+        kind = "all_gather" if spec.degrees.dp_shard > 1 else "all_reduce"
+        yield Communication(step=spec.steps + 1, calls={kind: 4}, bytes={kind: 4096})
+    if spec.compiled is not None:
+        yield Compilation(
+            blocks=spec.model.layers or 2, graphs=3, calls=18, compiled_calls=18, seconds=9.0
+        )
     yield Closing(rank=rank, steps=spec.steps - first + 1, seconds={"train": 1.0})
 
 
@@ -287,10 +309,14 @@ def _write(launch: Launch) -> None:
     records = Path(launch.spec.records)
     records.mkdir()
     for rank, lines in launch.lines.items():
-        text = "".join(line.model_dump_json() + "\n" for line in lines)
+        text = "".join(
+            line.model_dump_json() + "\n" for line in _with_captures(launch, rank, lines)
+        )
         rank_file(records, rank).write_text(text)
     if launch.refusal:
         return
+    if launch.keeps is not None:
+        launch.keeps.write()
     checkpoints = Path(launch.spec.dump) / "checkpoint"
     for step in launch.saves:
         _save(checkpoints / f"step-{step}", launch.spec, step)
@@ -298,6 +324,22 @@ def _write(launch: Launch) -> None:
             (checkpoints / f"step-{step}" / ".metadata").unlink()
     if launch.tensors:
         _export(checkpoints / f"step-{launch.spec.steps}", launch.spec, launch.tensors)
+
+
+def _with_captures(launch: Launch, rank: int, lines: list[AnyLine]) -> Iterator[Written]:
+    """The rank's lines, and between them what it kept, where a real rank writes it."""
+    spec, keeps = launch.spec, launch.keeps
+    if spec is None or keeps is None or not keeps.arrays:
+        yield from lines
+        return
+    left: list[Moment] = [m for m in MOMENTS if (rank, m) not in keeps.forgotten]
+    for line in lines:
+        begins = isinstance(line, Step) and line.step == 1
+        if begins:
+            yield from (keeps.line(rank, m) for m in left if m != "end")
+        yield line
+        if isinstance(line, Step) and line.step == spec.steps and "end" in left:
+            yield keeps.line(rank, "end")
 
 
 def _save(folder: Path, spec: RunSpec, step: int) -> None:
@@ -383,6 +425,67 @@ def without(kind: type[AnyLine], *, rank: int | None = None, step: int | None = 
                 line.model_copy(update={"steps": steps}) if isinstance(line, Closing) else line
                 for line in lines
             ]
+
+    return apply
+
+
+def bent(moment: str, change: Callable[[Any], Any], *names: str) -> Defect:
+    """A defect that changes what was kept of these parameters, or of all."""
+
+    def apply(launch: Launch) -> None:
+        arrays = launch.keeps.arrays.get(moment, {}) if launch.keeps else {}
+        for name in names or tuple(arrays):
+            if name in arrays:
+                arrays[name] = change(arrays[name])
+
+    return apply
+
+
+def doubled(array: Any) -> Any:
+    """A change for :func:`bent`: twice as large."""
+    return 2 * array
+
+
+def added(moment: str, name: str, array: Any) -> Defect:
+    """A defect in which one parameter more is kept."""
+    return _keeping(lambda keeps: keeps.arrays[moment].update({name: array}))
+
+
+def lacking(moment: str, *names: str) -> Defect:
+    """A defect in which nothing is kept of these parameters; a gradient is then absent."""
+
+    def change(keeps: Keeps) -> None:
+        for name in names:
+            del keeps.arrays[moment][name]
+            if moment == "gradient":
+                keeps.absent.append(name)
+
+    return _keeping(change)
+
+
+def drifted(rank: int, moment: str, name: str) -> Defect:
+    """A defect in which a rank's copy of a parameter is not that of the others."""
+
+    def change(keeps: Keeps) -> None:
+        keeps.drifted = (rank, moment, name)
+
+    return _keeping(change)
+
+
+def unwritten(moment: str) -> Defect:
+    """A defect in which the files of a moment are not written."""
+    return _keeping(lambda keeps: keeps.unwritten.add(moment))
+
+
+def forgotten(moment: str, rank: int) -> Defect:
+    """A defect in which a rank records nothing of a moment."""
+    return _keeping(lambda keeps: keeps.forgotten.add((rank, moment)))
+
+
+def _keeping(change: Callable[[Keeps], object]) -> Defect:
+    def apply(launch: Launch) -> None:
+        if launch.keeps is not None and launch.keeps.arrays:
+            change(launch.keeps)
 
     return apply
 
@@ -632,6 +735,21 @@ def imagined(plan: Plan, name: str, *defects: Defect, **changes: Any) -> Trial:
     )
     records = {rank: _record(lines) for rank, lines in launch.lines.items()}
     return Trial(spec, result, {rank: record for rank, record in records.items() if record})
+
+
+def carried_out(folder: Path, plan: Plan, name: str, *defects: Defect, **changes: Any) -> Trial:
+    """A finished launch of the rung of that name, written below ``folder`` and read back.
+
+    ``changes`` are fields of the run spec; the launch is called ``name`` unless they say so.
+    """
+    rung = next(r for ladder in plan.ladders for r in resolve(ladder) if r.name == name)
+    spec = run_spec(plan, rung, changes.pop("called", name), folder, captures=True)
+    spec = spec.model_copy(update=changes)
+    request = request_of(plan, spec)
+    request.folder.mkdir(parents=True)
+    (request.folder / "spec.json").write_text(spec.model_dump_json())
+    result = FakeTraining(*defects)(request)
+    return Trial(spec, result, read_ranks(Path(spec.records), spec.degrees.world_size))
 
 
 def _record(lines: list[AnyLine]) -> RankRecord | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.builders import check
-from trn_validate.check import Check, Comparator, holds
+from trn_validate.check import Basis, Check, Comparator, holds
 
 COMPARATORS: tuple[Comparator, ...] = get_args(Comparator)
 NUMERIC: dict[Comparator, Callable[[Any, Any], bool]] = {
@@ -160,3 +160,86 @@ def test_a_check_reads_as_a_sentence() -> None:
     made = check(name="loss", measured=0.25, limit=0.5, unit="nats", detail="step 3")
     assert str(made) == "loss: 0.25 nats <= 0.5 nats (step 3)"
     assert str(check(name="ranks", measured=2, comparator="==", limit=2)) == "ranks: 2 == 2"
+
+
+# Limits that were measured
+
+
+def basis(**changes: float) -> Basis:
+    values = {"floor": 1e-5, "factor": 5.0, "control": 1e-6, "ceiling": 1e-4}
+    return Basis(**(values | changes))
+
+
+def measured(found: Basis, **changes: Any) -> Check:
+    return check(**({"source": "measured", "basis": found, "limit": found.limit} | changes))
+
+
+@pytest.mark.parametrize(
+    ("control", "limit"), [(0.0, 1e-5), (1e-6, 1e-5), (2e-6, 1e-5), (4e-6, 2e-5), (1.0, 5.0)]
+)
+def test_a_measured_limit_is_so_many_times_the_control_and_never_below_the_floor(
+    control: float, limit: float
+) -> None:
+    assert basis(control=control).limit == pytest.approx(limit, rel=1e-12)
+    assert measured(basis(control=control)).limit == basis(control=control).limit
+
+
+@pytest.mark.parametrize("limit", [1e-4, math.nextafter(1e-5, 1), math.nextafter(1e-5, 0), 0, "no"])
+def test_a_limit_that_does_not_follow_from_its_basis_is_refused(limit: float | str) -> None:
+    with pytest.raises(ValidationError, match="its basis gives 1e-05"):
+        measured(basis(), limit=limit)
+
+
+def test_a_measured_limit_without_its_basis_is_refused() -> None:
+    with pytest.raises(ValidationError, match="a measured limit names its basis"):
+        check(source="measured")
+
+
+@pytest.mark.parametrize("source", ["config", "derived"])
+def test_a_limit_that_was_not_measured_has_no_basis(source: str) -> None:
+    with pytest.raises(ValidationError, match="and no other has one"):
+        measured(basis(), source=source)
+
+
+@pytest.mark.parametrize("name", Basis.model_fields)
+@pytest.mark.parametrize("value", [*NON_FINITE, -1e-9])
+def test_a_basis_holds_finite_numbers_that_are_not_negative(name: str, value: float) -> None:
+    with pytest.raises(ValidationError, match=name):
+        basis(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("floor", 0.0), ("ceiling", 0.0), ("factor", 0.99), ("factor", 0.0)]
+)
+def test_a_basis_that_would_allow_nothing_or_less_than_the_noise_is_refused(
+    name: str, value: float
+) -> None:
+    with pytest.raises(ValidationError, match=name):
+        basis(**{name: value})
+
+
+@given(
+    floor=st.floats(1e-12, 1e3),
+    factor=st.floats(1, 100),
+    control=st.floats(0, 1e3),
+)
+def test_a_measured_limit_still_follows_after_it_was_written_and_read(
+    floor: float, factor: float, control: float
+) -> None:
+    made = measured(basis(floor=floor, factor=factor, control=control), measured=0.5)
+    values = json.loads(made.model_dump_json())
+    values.pop("passed")
+    assert Check.model_validate_json(json.dumps(values)) == made
+
+
+def test_a_limit_that_was_changed_in_its_file_is_refused() -> None:
+    values = json.loads(measured(basis(), measured=3e-5).model_dump_json())
+    assert values.pop("passed") is False
+    with pytest.raises(ValidationError, match="its basis gives"):
+        Check.model_validate_json(json.dumps(values | {"limit": 1.0}))
+
+
+@pytest.mark.parametrize("value", NON_FINITE)
+def test_a_distance_that_is_not_finite_is_within_no_measured_limit(value: float) -> None:
+    assert measured(basis(), measured=value, comparator="<=").passed is False
+    assert measured(basis(), measured=1e-5, comparator="<=").passed is True

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import load_plan, raw_plan
+from tests.builders import load_plan, raw_deviations, raw_plan
 from tests.fake_training import PARAMETERS, Defect, altered, imagined, without
 from trn_validate.check import Check
 from trn_validate.config import Plan
@@ -241,3 +241,21 @@ def test_speed_of_a_single_step_is_not_told(plan: Plan) -> None:
 def test_nothing_is_written_to_judge_an_imagined_launch(plan: Plan) -> None:
     imagined(plan, "baseline")
     assert not Path("unwritten").exists()
+
+
+# Ranks agree within the floors of the dtype that they compute in
+
+
+def test_ranks_agree_within_the_floor_of_the_dtype_that_they_compute_in(tmp_path: Path) -> None:
+    raw = raw_plan()
+    ladder = raw["paths"]["native"]["ladders"][0]
+    ladder["workload"]["compute_dtype"] = "bfloat16"
+    ladder["rungs"] = RUNGS[:3]
+    wide = {"loss_absolute": {"floor": 2e-3, "ceiling": 2e-2}}
+    raw["limits"]["bfloat16"] = raw_deviations() | wide
+    found = load_plan(tmp_path, raw=raw)
+    off = altered(Step, rank=1, loss=lambda old: old + 1e-3)
+    check = check_of(found, imagined(found, "fsdp", off), "ranks agree")
+    assert (check.limit, check.source, check.passed) == (2e-3, "config", True)
+    far = altered(Step, rank=1, loss=lambda old: old + 3e-3)
+    assert failing(found, imagined(found, "fsdp", far)) == ["ranks agree"]

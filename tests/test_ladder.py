@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders import CONFIGS, load_plan, plan_refusal, raw_ladder, raw_plan
 from trn_validate import plan, yaml_file
-from trn_validate.config import LadderSection
+from trn_validate.config import Deviations, LadderSection
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.records import AXES
 
@@ -343,3 +343,78 @@ def test_numbers_of_any_length_are_refused_and_raise_nothing_else(tmp_path: Path
 def test_a_neuron_plan_that_names_no_number_of_chips_is_refused(tmp_path: Path) -> None:
     error = plan_refusal(tmp_path, "profile.device=neuron")
     assert "profile.devices is missing" in error.what
+
+
+# What decides between its rungs
+
+
+BOUNDS = "limits.float32"
+BFLOAT16 = f"{LADDER}.workload.compute_dtype=bfloat16"
+
+
+def bounds(name: str, floor: float, ceiling: float) -> str:
+    return f"{BOUNDS}.{name}={{floor: {floor}, ceiling: {ceiling}}}"
+
+
+def test_a_ladder_that_computes_in_a_dtype_without_limits_is_refused(tmp_path: Path) -> None:
+    found = problem(tmp_path, BFLOAT16)
+    assert found == "compute_dtype is bfloat16, but the plan has no limits.bfloat16"
+
+
+def test_limits_of_a_dtype_that_no_ladder_computes_in_may_be_missing(tmp_path: Path) -> None:
+    raw = raw_plan()
+    raw["limits"]["bfloat16"] = raw["limits"].pop("float32")
+    found = load_plan(tmp_path, BFLOAT16, raw=raw)
+    assert found.limits.float32 is None
+    assert found.limits.of("bfloat16") == found.limits.bfloat16
+
+
+@pytest.mark.parametrize("name", ["grad_norm_relative", "gradient_relative"])
+@pytest.mark.parametrize(
+    ("floor", "ceiling", "factor"), [(1e-3, 0.0501, 5), (0.25, 0.25, 1), (0.3, 0.4, 1)]
+)
+def test_a_limit_by_which_a_quarter_of_a_gradient_may_be_wrong_is_refused(
+    tmp_path: Path, name: str, floor: float, ceiling: float, factor: float
+) -> None:
+    found = problem(tmp_path, bounds(name, floor, ceiling), f"limits.factor={factor}")
+    assert found == (
+        f"{BOUNDS}.{name}: a limit could reach 0.25 "
+        f"(floor {floor}, ceiling {ceiling}, factor {float(factor)})"
+    )
+
+
+@pytest.mark.parametrize(("floor", "ceiling", "factor"), [(1e-3, 0.05, 5), (0.2499, 0.25, 1)])
+def test_a_limit_that_stays_below_a_quarter_of_a_gradient_is_accepted(
+    tmp_path: Path, floor: float, ceiling: float, factor: float
+) -> None:
+    settings = (bounds("gradient_relative", floor, ceiling), f"limits.factor={factor}")
+    found = load_plan(tmp_path, *settings).limits.of("float32").gradient_relative
+    assert (found.floor, found.ceiling) == (floor, ceiling)
+
+
+@pytest.mark.parametrize("name", Deviations.model_fields)
+def test_a_floor_above_its_ceiling_is_refused(tmp_path: Path, name: str) -> None:
+    error = plan_refusal(tmp_path, bounds(name, 2e-3, 1e-3))
+    assert error.what.startswith(f"{BOUNDS}.{name}: ")
+    assert "the floor 0.002 is above the ceiling 0.001" in error.what
+
+
+@pytest.mark.parametrize("name", Deviations.model_fields)
+@pytest.mark.parametrize("part", ["floor", "ceiling"])
+def test_a_bound_that_is_missing_is_refused_and_never_a_default(
+    tmp_path: Path, name: str, part: str
+) -> None:
+    raw = raw_plan()
+    del raw["limits"]["float32"][name][part]
+    assert plan_refusal(tmp_path, raw=raw).what == f"{BOUNDS}.{name}.{part}: field required"
+    del raw["limits"]["float32"][name]
+    assert plan_refusal(tmp_path, raw=raw).what == f"{BOUNDS}.{name}: field required"
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
+def test_a_shipped_plan_has_limits_for_every_dtype_that_it_computes_in(config: Path) -> None:
+    for model_path in yaml_file.read(config)["paths"]:
+        found = plan.load(config, model_path=model_path)
+        for ladder in found.ladders:
+            limits = found.limits.of(ladder.workload.compute_dtype)
+            assert limits.gradient_relative.ceiling <= 0.25 / found.limits.factor

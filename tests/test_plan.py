@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from tests.builders import CONFIGS, ROOT, load_plan, plan_refusal, raw_ladder, raw_plan, write_plan
 from trn_validate import plan
 from trn_validate.config import (
+    Deviations,
     LadderSection,
     Limits,
     Model,
@@ -193,7 +194,13 @@ def test_several_problems_are_counted_and_the_first_is_shown(tmp_path: Path) -> 
         ("limits.loss_fall=x", "limits.loss_fall: input should be a valid number, not 'x'"),
         ("limits.loss_fall=1e999", "is no text, number, list or mapping"),
         ("limits.loss_fall=.nan", "is no text, number, list or mapping"),
-        ("limits.grad_norm_relative=0.25", "less than 0.25, not 0.25"),
+        ("limits.factor=0.9", "greater than or equal to 1, not 0.9"),
+        ("limits.factor=101", "less than or equal to 100, not 101"),
+        ("limits.float32.loss_absolute=1e-6", "limits.float32.loss_absolute: input should be an"),
+        ("limits.float32.loss_absolute.floor=0", "greater than 0, not 0"),
+        ("limits.float32.loss_absolute.ceiling=-1", "greater than 0, not -1"),
+        ("limits.bfloat16={}", "limits.bfloat16.loss_absolute: field required"),
+        (f"{LADDER}.workload.captures=none", "'full' or 'sketch', not 'none'"),
         ("limits.rerun_loss_absolute=-1e-9", "greater than or equal to 0, not -1e-09"),
         ("timeouts.wall=0", "greater than 0, not 0"),
         ("timeouts.init=1.5", "timeouts.init: input should be a valid integer"),
@@ -351,6 +358,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "The file": PlanFile,
     "profile": Profile,
     "limits": Limits,
+    "deviations": Deviations,
     "timeouts": Timeouts,
     "paths": PathSection,
     "ladders": LadderSection,
@@ -402,3 +410,9 @@ def test_the_documentation_names_every_key_of_a_section_with_its_default(heading
     assert list(rows) == list(fields)
     for name, field in fields.items():
         assert re.match(rf"{re.escape(default(field))}\b", rows[name]), (name, rows[name])
+
+
+def test_a_schedule_that_only_warms_up_is_refused_with_the_numbers(tmp_path: Path) -> None:
+    ladder = "paths.native.ladders.debug.workload"
+    refused = plan_refusal(tmp_path, f"{ladder}.warmup_steps=6")
+    assert "warmup_steps 6 leaves none of the 6 steps after it" in str(refused)

@@ -11,6 +11,7 @@ from pydantic import (
     StrictInt,
     StrictStr,
     computed_field,
+    model_validator,
 )
 
 from trn_validate.records import Record, revive
@@ -56,6 +57,22 @@ def holds(measured: int | float | str, comparator: Comparator, limit: int | floa
             return measured > limit
 
 
+class Basis(Record):
+    """From what a measured limit follows: limit = max(floor, factor x control)."""
+
+    floor: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    control: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """The same figure of a control run, which differs from the reference by rounding alone."""
+    ceiling: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """A control that reaches it fails a check of its own: the plan is too noisy to judge."""
+
+    @property
+    def limit(self) -> float:
+        """The limit that follows."""
+        return max(self.floor, self.factor * self.control)
+
+
 class Check(Record):
     """One measured claim."""
 
@@ -68,6 +85,16 @@ class Check(Record):
     """Where the limit comes from: the plan, a control run, or arithmetic on the plan."""
     detail: str = ""
     """Names the rank, step or parameter that the measured value comes from."""
+    basis: Basis | None = None
+    """Where the limit was measured: the numbers that it follows from."""
+
+    @model_validator(mode="after")
+    def _follows(self) -> "Check":
+        if (self.source == "measured") != (self.basis is not None):
+            raise ValueError("a measured limit names its basis, and no other has one")
+        if self.basis is not None and self.limit != self.basis.limit:
+            raise ValueError(f"the limit is {self.limit}, but its basis gives {self.basis.limit}")
+        return self
 
     @computed_field  # type: ignore[prop-decorator]  # mypy knows no decorated property
     @property

@@ -171,8 +171,9 @@ def _tokens(trial: Trial) -> Check:
 
 def _agreement(trial: Trial, plan: Plan) -> Check:
     steps = global_steps(trial.records)
+    floors = plan.limits.of(trial.spec.compute_dtype)
     split = next((s for s in steps if s.split), None)
-    norm = next((s for s in steps if not s.norm_spread <= plan.limits.grad_norm_relative), None)
+    norm = next((s for s in steps if not s.norm_spread <= floors.grad_norm_relative.floor), None)
     worst = max(steps, key=lambda s: s.loss_spread, default=None)
     detail = f"step {worst.step}" if worst else "no step"
     if norm is not None:
@@ -184,7 +185,7 @@ def _agreement(trial: Trial, plan: Plan) -> Check:
         # Neither is a distance in nats: it counts as one that no limit allows.
         measured=float("inf") if split or norm or worst is None else worst.loss_spread,
         comparator="<=",
-        limit=plan.limits.loss_absolute,
+        limit=floors.loss_absolute.floor,
         unit="nats",
         source="config",
         detail=detail,
@@ -210,13 +211,14 @@ def layout(trial: Trial, model: str) -> Layout:
     )
 
 
-def thing(trial: Trial, attempt: str) -> Thing:
-    """One side of a comparison."""
+def thing(trial: Trial, attempt: str, implementation: str = "") -> Thing:
+    """One side of a comparison; ``implementation`` is what it is besides its layout."""
+    layout = f"{trial.spec.degrees}, accumulation {trial.spec.accumulation}"
     return Thing(
         name=trial.spec.name,
         attempt=attempt,
         pids=tuple(record.header.pid for record in trial.records.values()),
-        layout=f"{trial.spec.degrees}, accumulation {trial.spec.accumulation}",
+        layout=f"{layout}, {implementation}" if implementation else layout,
     )
 
 
@@ -237,12 +239,28 @@ def speed(trial: Trial) -> dict[str, float]:
     """Tokens per second, step seconds and peak memory; the first step is left out of the time."""
     seconds = series(trial)["step_seconds"][1:]
     peaks = [line.peak_memory_bytes for r in trial.records.values() for line in r.steps]
+    # Imported here, since status has 0.3 s and takes no median.
     from statistics import median
 
     found: dict[str, float] = {"peak_memory_bytes": float(max(peaks, default=0))}
     if seconds:
         found["step_seconds"] = median(seconds)
         found["tokens_per_second"] = trial.spec.tokens_per_step / median(seconds)
+    return found
+
+
+def communication(trial: Trial) -> dict[str, float]:
+    """Calls and bytes of one step by kind, each of the rank that has most of it.
+
+    Of a step after those that are judged, since counting takes time.
+    """
+    found: dict[str, float] = {}
+    for record in trial.records.values():
+        line = record.communication
+        for what, amounts in (("calls", line.calls), ("bytes", line.bytes)) if line else ():
+            for kind, amount in amounts.items():
+                name = f"communication_{what}.{kind}"
+                found[name] = max(found.get(name, 0.0), float(amount))
     return found
 
 
@@ -254,4 +272,4 @@ def describe(findings: Findings, trial: Trial, model: str) -> None:
     findings.versions = header.versions
     findings.facts = {**findings.facts, "replaced": ", ".join(header.replaced)}
     findings.series = series(trial)
-    findings.measures = {**findings.measures, **speed(trial)}
+    findings.measures = {**findings.measures, **speed(trial), **communication(trial)}

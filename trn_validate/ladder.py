@@ -124,6 +124,7 @@ def check_ladders(plan: Plan) -> None:
     for ladder in plan.ladders:
         where = f"{plan.source}: path {plan.path}, ladder {ladder.name}"
         try:
+            plan.limits.of(ladder.workload.compute_dtype)
             shape = ladder.model.resolved()
             rungs = resolve(ladder)
         except ValueError as error:

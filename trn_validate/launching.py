@@ -15,7 +15,7 @@ from trn_validate.ladder import ResolvedRung
 from trn_validate.launch import LaunchRequest, LaunchResult
 from trn_validate.paths import make_folder, write_atomic
 from trn_validate.ranks import RankRecord, non_finite, read_ranks
-from trn_validate.records import CheckpointChoice, RunSpec
+from trn_validate.records import CheckpointChoice, RunSpec, captures_folder
 from trn_validate.stage import Context, Unmeasured
 from trn_validate.verdict import Problem
 
@@ -30,6 +30,13 @@ class Trial:
     spec: RunSpec
     result: LaunchResult
     records: Mapping[int, RankRecord]
+    moved: Path | None = None
+    """Where in the run folder its tensors were moved to."""
+
+    @property
+    def captures(self) -> Path:
+        """Folder of the tensors that its ranks kept."""
+        return self.moved or captures_folder(self.spec)
 
     @property
     def checkpoints(self) -> Path:
@@ -47,8 +54,12 @@ def run_spec(
     digest_steps: tuple[int, ...] = (),
     steps: int | None = None,
     local_batch_size: int | None = None,
+    captures: bool = False,
 ) -> RunSpec:
-    """The run spec of one launch of ``rung`` whose files go to ``private/name``."""
+    """The run spec of one launch of ``rung`` whose files go to ``private/name``.
+
+    With ``captures`` it keeps gradients and parameters as the plan says.
+    """
     workload, folder = rung.ladder.workload, private / name
     return RunSpec(
         name=name,
@@ -75,6 +86,7 @@ def run_spec(
         train_timeout_seconds=plan.timeouts.train,
         checkpoint=checkpoint or CheckpointChoice(),
         digest_steps=digest_steps,
+        capture=workload.captures if captures else "none",
     )
 
 
@@ -145,12 +157,22 @@ def try_launch(context: Context, specs: Iterable[RunSpec]) -> tuple[Trial, ...]:
     results = context.launcher.together(requests)
     context.note(*results)
     trials = tuple(
-        Trial(spec, result, _records(spec, result))
+        Trial(spec, result, _records(spec, result), _moved(context, spec))
         for spec, result in zip(chosen, results, strict=True)
     )
     for record in (record for trial in trials for record in trial.records.values()):
         context.hooks.update(record.header.hooks)
     return trials
+
+
+def _moved(context: Context, spec: RunSpec) -> Path | None:
+    """Move what the ranks kept into the run folder, since it is no text and stays as it is."""
+    folder = captures_folder(spec)
+    if not folder.is_dir():
+        return None
+    return context.run.folder / context.run.adopt(
+        folder, f"{spec.name}/{folder.name}", context.attempt
+    )
 
 
 def _records(spec: RunSpec, result: LaunchResult) -> dict[int, RankRecord]:

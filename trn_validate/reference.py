@@ -1,48 +1,36 @@
 """The reference of a ladder: its seed checkpoint, its record, and whether both can be trusted.
 
-Made by the ladder's first stage and never again silently: later stages read the files that its
-verdict names, and hash them first.
+Made by the ladder's first stage and never again silently: later stages read it through
+:mod:`trn_validate.accepted`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from trn_validate.check import Check
 from trn_validate.config import Plan
-from trn_validate.errors import EvidenceError
+from trn_validate.control import CONTROL
 from trn_validate.judging import (
-    GlobalStep,
     common_checks,
     common_names,
     global_steps,
     thing,
     whole_parameters,
 )
-from trn_validate.ladder import ResolvedRung, resolve
+from trn_validate.ladder import ResolvedRung
 from trn_validate.launching import Trial, launch, run_spec
-from trn_validate.parity import parity_checks, parity_names
-from trn_validate.ranks import read_ranks
-from trn_validate.records import CheckpointChoice, Degrees, RunSpec
+from trn_validate.parity import Limit, parity_checks, parity_names
+from trn_validate.records import DTYPE, CheckpointChoice, Degrees, RunSpec
 from trn_validate.stage import Context
-from trn_validate.verdict import Compared, Thing, Verdict
+from trn_validate.verdict import Compared
 
 SEED = "seed"
 REFERENCE = "reference"
 RERUN = "rerun"
 STEP_0 = "checkpoint/step-0"
-
-
-@dataclass(frozen=True)
-class Reference:
-    """What later stages compare with."""
-
-    seed: Path
-    steps: tuple[GlobalStep, ...]
-    parameters: int
-    thing: Thing
 
 
 def seed_spec(plan: Plan, rung: ResolvedRung, private: Path) -> RunSpec:
@@ -62,14 +50,31 @@ def from_seed(seed: Path) -> CheckpointChoice:
 
 def reference_spec(plan: Plan, rung: ResolvedRung, name: str, private: Path, seed: Path) -> RunSpec:
     """The reference or its rerun: from the seed, with the state's digests after the last step."""
-    return run_spec(
+    spec = run_spec(
         plan,
         rung,
         name,
         private,
         checkpoint=from_seed(seed),
         digest_steps=(rung.ladder.workload.steps,),
+        captures=True,
     )
+    mine = name == REFERENCE
+    return spec.model_copy(update={"keep_start": mine, "count_communication": mine})
+
+
+def control_spec(
+    plan: Plan,
+    rung: ResolvedRung,
+    private: Path,
+    seed: Path,
+    *,
+    name: str = CONTROL,
+    signs: int = 1,
+) -> RunSpec:
+    """The reference from weights that differ in their last place, up or down by seed ``signs``."""
+    spec = run_spec(plan, rung, name, private, checkpoint=from_seed(seed), captures=True)
+    return spec.model_copy(update={"perturb": signs})
 
 
 def make_seed(context: Context, rung: ResolvedRung) -> Path:
@@ -85,15 +90,17 @@ def reference_names() -> tuple[str, ...]:
         *common_names(REFERENCE),
         f"{REFERENCE}: first loss from ln(vocabulary)",
         f"{REFERENCE}: fall of the loss",
+        f"{REFERENCE}: steps with rows of an earlier step",
     )
 
 
 def reference_checks(plan: Plan, trial: Trial) -> list[Check]:
     """Whether a run from random weights looks like training at all."""
-    losses = [s.loss for s in global_steps(trial.records)]
+    steps = global_steps(trial.records)
+    losses = [s.loss for s in steps]
     first = losses[0] if losses else math.nan
     vocabulary = next(iter(trial.records.values())).header.vocab_size
-    _, (near, fall) = reference_names()[:-2], reference_names()[-2:]
+    near, fall, fresh = reference_names()[-3:]
     return [
         *common_checks(plan, trial),
         Check(
@@ -114,6 +121,15 @@ def reference_checks(plan: Plan, trial: Trial) -> list[Check]:
             source="config",
             detail=f"over {len(losses)} steps",
         ),
+        Check(
+            name=fresh,
+            # A loader that is stuck gives every layout the same rows, so no comparison sees it.
+            measured=len(steps) - len({s.rows for s in steps}) if steps else 1,
+            comparator="==",
+            limit=0,
+            source="derived",
+            detail=f"{len(steps)} steps, each with a global batch of its own",
+        ),
     ]
 
 
@@ -132,8 +148,7 @@ def rerun_checks(plan: Plan, reference: Trial, rerun: Trial) -> list[Check]:
             global_steps(reference.records),
             global_steps(rerun.records),
             steps=reference.spec.steps,
-            loss_absolute=plan.limits.rerun_loss_absolute,
-            grad_norm_relative=rerun_norm(plan),
+            **rerun_limits(plan, reference.spec.compute_dtype),
         ),
     ]
     if plan.profile.device == "cpu":
@@ -144,9 +159,18 @@ def rerun_checks(plan: Plan, reference: Trial, rerun: Trial) -> list[Check]:
     return checks
 
 
-def rerun_norm(plan: Plan) -> float:
-    """Limit on a repetition's gradient norm: exact where its loss has to be exact."""
-    return plan.limits.grad_norm_relative if plan.limits.rerun_loss_absolute > 0 else 0.0
+class RerunLimits(TypedDict):
+    """Limits of :func:`trn_validate.parity.parity_checks` between two runs of the same thing."""
+
+    loss: Limit
+    grad_norm: Limit
+
+
+def rerun_limits(plan: Plan, dtype: DTYPE) -> RerunLimits:
+    """Limits on a repetition; its gradient norm is exact where its loss has to be."""
+    loss = plan.limits.rerun_loss_absolute
+    norm = plan.limits.of(dtype).grad_norm_relative.floor if loss > 0 else 0.0
+    return {"loss": Limit(loss), "grad_norm": Limit(norm)}
 
 
 def state_check(
@@ -191,51 +215,3 @@ def compared_with(context: Context, reference: Trial, rerun: Trial) -> Compared:
         candidate=thing(rerun, context.attempt.relative),
         differ="processes",
     )
-
-
-def stage_of_reference(plan: Plan, ladder_name: str) -> str:
-    """Stage that makes the seed and the reference of a ladder."""
-    if plan.ladders[0].name == ladder_name:
-        return "baseline.eager"
-    ladder = next(ladder for ladder in plan.ladders if ladder.name == ladder_name)
-    return resolve(ladder)[0].stage
-
-
-def load_reference(context: Context, ladder_name: str) -> Reference:
-    """Read the reference that an earlier stage made, after hashing every file of it.
-
-    Raises:
-        EvidenceError: it is missing, or not what the verdict says.
-    """
-    stage = stage_of_reference(context.plan, ladder_name)
-    verdict = context.earlier.get(stage)
-    if verdict is None:
-        raise EvidenceError(f"{stage} has no verdict to compare with", where=context.run.name)
-    folder = context.run.folder / f"{stage}/{verdict.attempt}"
-    for artifact in verdict.artifacts:
-        if artifact.path.startswith((f"{stage}/{verdict.attempt}/{SEED}/", _records(verdict))):
-            context.run.verify(artifact)
-    records = read_ranks(folder / REFERENCE / "records", _world(verdict))
-    if not records:
-        raise EvidenceError(
-            "the reference has no records", where=str(folder), todo=f"Rerun {stage}."
-        )
-    return Reference(
-        seed=folder / SEED,
-        steps=global_steps(records),
-        parameters=whole_parameters(records),
-        thing=Thing(
-            name=REFERENCE,
-            attempt=f"{stage}/{verdict.attempt}",
-            pids=tuple(record.header.pid for record in records.values()),
-            layout=f"{records[0].header.degrees}, accumulation {records[0].header.accumulation}",
-        ),
-    )
-
-
-def _records(verdict: Verdict) -> str:
-    return f"{verdict.stage}/{verdict.attempt}/{REFERENCE}/"
-
-
-def _world(verdict: Verdict) -> int:
-    return verdict.layout.processes if verdict.layout else 1

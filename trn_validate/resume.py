@@ -18,8 +18,8 @@ from trn_validate.launch import Cause
 from trn_validate.launching import DUMP, Trial, launch, problem, run_spec, try_launch
 from trn_validate.parity import parity_checks, parity_names
 from trn_validate.paths import file_digest, files_below, make_folder, write_atomic
-from trn_validate.records import CheckpointChoice, RunSpec
-from trn_validate.reference import rerun_norm, state_check
+from trn_validate.records import DTYPE, CheckpointChoice, RunSpec
+from trn_validate.reference import rerun_limits, state_check
 from trn_validate.stage import Context, Unmeasured
 
 SAVE = "save"
@@ -119,11 +119,12 @@ def save_and_resume(
     Gives no resumed run where there was nothing to resume from.
     """
     plan, private, steps = context.plan, context.attempt.private, rung.ladder.workload.steps
+    dtype = rung.ladder.workload.compute_dtype
     (saved,) = launch(context, [save_spec(plan, rung, private, seed)])
     checkpoint = saved.checkpoints / f"step-{halfway(rung)}"
     checks = [
         *common_checks(plan, saved, parameters=parameters),
-        *_same(plan, SAVE, reference, global_steps(saved.records), steps),
+        *_same(plan, dtype, SAVE, reference, global_steps(saved.records), steps),
         _files_check(checkpoint, rung.degrees.world_size),
     ]
     if not checks[-1].passed:
@@ -137,6 +138,7 @@ def save_and_resume(
 
 def _resume_checks(plan: Plan, rung: ResolvedRung, saved: Trial, resumed: Trial) -> list[Check]:
     middle, steps = halfway(rung), rung.ladder.workload.steps
+    dtype = rung.ladder.workload.compute_dtype
     rest = [s for s in global_steps(saved.records) if s.step > middle]
     return [
         Check(
@@ -147,13 +149,14 @@ def _resume_checks(plan: Plan, rung: ResolvedRung, saved: Trial, resumed: Trial)
             source="derived",
         ),
         state_check(STATE, saved, resumed, middle, middle, at_start=True),
-        *_same(plan, RESUME, rest, global_steps(resumed.records), steps - middle),
+        *_same(plan, dtype, RESUME, rest, global_steps(resumed.records), steps - middle),
         state_check(FINAL, saved, resumed, steps, steps),
     ]
 
 
 def _same(
     plan: Plan,
+    dtype: DTYPE,
     name: str,
     reference: Sequence[GlobalStep],
     candidate: Sequence[GlobalStep],
@@ -165,8 +168,7 @@ def _same(
         reference,
         candidate,
         steps=steps,
-        loss_absolute=plan.limits.rerun_loss_absolute,
-        grad_norm_relative=rerun_norm(plan),
+        **rerun_limits(plan, dtype),
     )
 
 

@@ -214,7 +214,10 @@ def _alike(compared: tuple[Compared, ...]) -> bool:
         or not pair.reference.pids
         or not pair.candidate.pids
         or (pair.differ != "processes" and pair.reference.attempt == pair.candidate.attempt)
-        or (pair.differ == "layout" and pair.reference.layout == pair.candidate.layout)
+        or (
+            pair.differ in ("layout", "implementation")
+            and pair.reference.layout == pair.candidate.layout
+        )
         for pair in compared
     )
 

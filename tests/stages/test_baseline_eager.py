@@ -7,20 +7,27 @@ from pathlib import Path
 import pytest
 
 from stages.baseline_eager import ACCUMULATION, accumulation_spec, first_rung
+from tests.fake_captures import Keeps
 from tests.fake_training import (
     PARAMETERS,
     Defect,
     Launch,
     Rig,
     altered,
+    bent,
     calm_host,
+    doubled,
     ends,
     failing,
+    forgotten,
     ladder_plan,
     other_state,
+    unwritten,
     within,
     without,
 )
+from trn_validate.comparison import comparison_names
+from trn_validate.control import measured_noise
 from trn_validate.gate import ERROR, FAILED
 from trn_validate.launch import Cause
 from trn_validate.records import Closing, Degrees, Header, Step
@@ -38,6 +45,14 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         rig.walk(only="environment.device")
         rig.walk(only="environment.imports")
         yield rig
+
+
+def unmoved(launch: Launch, moment: str = "start") -> None:
+    """A defect in which the control has the tensors of the reference."""
+    assert launch.spec is not None
+    assert launch.keeps is not None
+    plain = Keeps.of(launch.spec.model_copy(update={"perturb": 0}))
+    launch.keeps.arrays[moment] = plain.arrays[moment]
 
 
 def ulp(value: float) -> float:
@@ -61,21 +76,30 @@ def test_seed_reference_and_repetitions_are_artifacts_of_the_verdict(rig: Rig) -
     paths = {artifact.path for artifact in verdict.artifacts}
     folder = f"{STAGE}/{verdict.attempt}"
     assert {f"{folder}/seed/.metadata", f"{folder}/seed/__0_0.distcp"} <= paths
-    for name in ("reference", "rerun", "accumulation"):
+    for name in ("reference", "rerun", "control", "accumulation"):
         assert f"{folder}/{name}/records/rank-0.jsonl" in paths
+        assert f"{folder}/{name}/captures/gradient.stage-0.safetensors" in paths
+        assert f"{folder}/{name}/captures/end.stage-0.safetensors" in paths
+    starts = [path for path in paths if path.endswith("/captures/start.stage-0.safetensors")]
+    assert starts == [f"{folder}/reference/captures/start.stage-0.safetensors"]
 
 
 def test_the_repetitions_are_other_processes_than_the_reference(rig: Rig) -> None:
     verdict = rig.rerun(STAGE)
-    assert len(verdict.compared) == 2
+    assert [pair.candidate.name for pair in verdict.compared] == [
+        "rerun",
+        "control",
+        "accumulation",
+    ]
     for pair in verdict.compared:
+        assert pair.reference.name == "reference"
         assert not set(pair.reference.pids) & set(pair.candidate.pids)
 
 
 def test_the_reference_is_timed_alone_and_its_repetitions_run_together(rig: Rig) -> None:
     del rig.launcher.requests[:]
     rig.rerun(STAGE)
-    assert rig.launched() == ["seed", "reference", "rerun", "accumulation"]
+    assert rig.launched() == ["seed", "reference", "rerun", "control", "accumulation"]
 
 
 def test_the_accumulation_run_has_one_sample_in_a_micro_batch(tmp_path: Path) -> None:
@@ -107,19 +131,24 @@ def test_a_reference_that_is_not_what_it_should_be_fails_by_the_check_meant_for_
 
 
 def test_a_reference_with_too_few_steps_leaves_nothing_to_compare_the_last_with(rig: Rig) -> None:
-    assert failing(rig.rerun(STAGE, within("reference", without(Step, step=6)))) == [
+    verdict = rig.rerun(STAGE, within("reference", without(Step, step=6)))
+    assert failing(verdict) == [
         "reference: steps",
         "rerun: steps compared",
-        "accumulation: steps compared",
+        "control: steps with other rows",
+        "control: noise of the parameters after the last step",
     ]
+    # Where the noise is no number, no limit follows, and the repetition is owed.
+    assert verdict.missing == comparison_names(ACCUMULATION)
 
 
 def test_training_that_takes_no_step_does_not_pass(rig: Rig) -> None:
     verdict = rig.rerun(STAGE, without(Step))
     assert verdict.outcome is Outcome.FAILED
-    assert {f"{name}: steps" for name in ("reference", "rerun", "accumulation")} <= {
+    assert {f"{name}: steps" for name in ("reference", "rerun", "control")} <= {
         check.name for check in verdict.failed_checks
     }
+    assert verdict.missing == comparison_names(ACCUMULATION)
 
 
 def test_a_loss_that_does_not_fall_fails(rig: Rig) -> None:
@@ -159,6 +188,81 @@ def test_a_trainer_that_refuses_its_loss_at_step_3_fails_by_that_and_not_by_the_
     assert verdict.failed_checks[0].detail == "grad_norm of rank 0 at step 3"
     assert verdict.problem is not None
     assert (verdict.problem.cause, verdict.problem.step) == ("crash", 3)
+
+
+def test_a_loader_that_is_stuck_on_one_batch_in_every_run_fails(rig: Rig) -> None:
+    verdict = rig.rerun(STAGE, altered(Step, rows="0" * 32))
+    assert failing(verdict) == ["reference: steps with rows of an earlier step"]
+    assert verdict.failed_checks[0].measured == 5
+
+
+def test_a_loader_that_goes_back_by_one_step_fails(rig: Rig) -> None:
+    def back(launch: Launch) -> None:
+        for rank, lines in launch.lines.items():
+            rows = {line.step: line.rows for line in lines if isinstance(line, Step)}
+            launch.lines[rank] = [
+                line.model_copy(update={"rows": rows[1]})
+                if isinstance(line, Step) and line.step == 4
+                else line
+                for line in lines
+            ]
+
+    verdict = rig.rerun(STAGE, back)
+    assert failing(verdict) == ["reference: steps with rows of an earlier step"]
+    assert verdict.failed_checks[0].measured == 1
+
+
+# What the control shows
+
+
+def test_the_noise_of_the_control_is_in_the_measures_and_the_limits(rig: Rig) -> None:
+    verdict = rig.rerun(STAGE, within("control", altered(Step, loss=lambda old: old + 4e-6)))
+    assert verdict.outcome is Outcome.PASSED
+    noise = measured_noise(verdict.measures)
+    assert noise is not None
+    assert noise.loss_absolute == pytest.approx(4e-6)
+    assert noise.gradient_relative > 0
+    checks = {check.name: check for check in verdict.checks}
+    loss = checks["accumulation: loss against the reference"]
+    assert loss.limit == 5 * noise.loss_absolute
+    assert loss.basis is not None
+    assert loss.basis.control == noise.loss_absolute
+    assert checks["accumulation: gradient of step 1"].limit == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("defect", "check"),
+    [
+        pytest.param(unmoved, "weights that were not moved", id="start"),
+        pytest.param(lambda launch: unmoved(launch, "gradient"), "effect on the gradient", id="no"),
+        pytest.param(
+            altered(Step, step=5, rows="f" * 32), "steps with other rows", id="other rows"
+        ),
+        pytest.param(
+            bent("gradient", lambda a: a * 1.0002), "noise of the gradient of step 1", id="noisy"
+        ),
+        pytest.param(
+            bent("end", lambda a: a + 0.01), "noise of the parameters after the last step", id="end"
+        ),
+        pytest.param(
+            altered(Step, step=2, loss=lambda old: old + 6e-5), "noise of the loss", id="loss"
+        ),
+        pytest.param(without(Closing), "ranks that finished", id="no closing line"),
+    ],
+)
+def test_a_control_that_is_none_or_too_noisy_fails_by_the_check_meant_for_it(
+    rig: Rig, defect: Defect, check: str
+) -> None:
+    assert failing(rig.rerun(STAGE, within("control", defect))) == [f"control: {check}"]
+
+
+def test_a_control_that_is_no_number_leaves_the_accumulation_unjudged_and_fails(rig: Rig) -> None:
+    verdict = rig.rerun(STAGE, within("control", bent("gradient", lambda a: a * math.nan)))
+    assert failing(verdict) == [
+        "control: effect on the gradient",
+        "control: noise of the gradient of step 1",
+    ]
+    assert verdict.missing == comparison_names(ACCUMULATION)
 
 
 # What the rerun shows
@@ -225,10 +329,44 @@ def test_accumulation_that_did_not_accumulate_fails(rig: Rig) -> None:
     assert failing(verdict) == ["accumulation: degrees"]
 
 
+@pytest.mark.parametrize(
+    ("defect", "check"),
+    [
+        pytest.param(bent("gradient", doubled), "gradient of step 1", id="gradient"),
+        pytest.param(bent("start", doubled), "weights at the start", id="start"),
+        pytest.param(
+            bent("end", lambda a: a + 0.01), "parameters after the last step", id="parameters"
+        ),
+        pytest.param(forgotten("start", 0), "replicas agree", id="nothing of the start"),
+    ],
+)
+def test_accumulation_whose_tensors_are_other_fails_though_its_losses_are_equal(
+    rig: Rig, defect: Defect, check: str
+) -> None:
+    verdict = rig.rerun(STAGE, within(ACCUMULATION, defect))
+    assert f"accumulation: {check}" in failing(verdict)
+    assert len(verdict.failed_checks) == (2 if check == "replicas agree" else 1)
+
+
 # What leaves nothing to judge
 
 
-@pytest.mark.parametrize("name", ["seed", "reference", "rerun", "accumulation"])
+@pytest.mark.parametrize("name", ["reference", "control", "accumulation"])
+@pytest.mark.parametrize("moment", ["gradient", "end"])
+def test_a_launch_that_left_no_file_of_tensors_is_an_error_that_names_it(
+    rig: Rig, name: str, moment: str
+) -> None:
+    rig.spoil(within(name, unwritten(moment)))
+    assert rig.walk(only=STAGE) == ERROR
+    rig.spoil()
+    verdict = rig.verdict(STAGE)
+    assert verdict.outcome is Outcome.ERROR
+    assert verdict.problem is not None
+    assert f"{name}/captures/{moment}.stage-0.safetensors" in verdict.problem.what
+    assert "no file of tensors" in verdict.problem.what
+
+
+@pytest.mark.parametrize("name", ["seed", "reference", "rerun", "control", "accumulation"])
 def test_a_launch_that_crashes_is_an_error_that_names_it(rig: Rig, name: str) -> None:
     rig.spoil(within(name, ends(Cause.OUT_OF_MEMORY, "rank 0: no memory")))
     assert rig.walk(only=STAGE) == ERROR

@@ -14,15 +14,21 @@ from tests.fake_training import (
     Launch,
     Rig,
     altered,
+    bent,
     calm_host,
+    doubled,
+    drifted,
     ends,
     failing,
+    lacking,
     ladder_plan,
     other_state,
     two_ladders_plan,
+    unwritten,
     within,
     without,
 )
+from trn_validate.control import measured_noise
 from trn_validate.gate import ERROR, FAILED, PASSED
 from trn_validate.launch import Cause
 from trn_validate.records import Closing, Degrees, Header, Step
@@ -182,6 +188,108 @@ def test_a_layout_that_changes_training_fails_by_the_check_meant_for_it(
     assert failing(spoiled(rig, FSDP, defect)) == [f"fsdp: {check}"]
 
 
+@pytest.mark.parametrize(
+    ("defect", "check", "detail"),
+    [
+        pytest.param(
+            bent("gradient", doubled),
+            "gradient of step 1",
+            "every parameter: a constant factor of 2",
+            id="gradient doubled",
+        ),
+        pytest.param(
+            bent("gradient", lambda a: a[::-1], "norm.weight", "layers.0.ffn_norm.weight"),
+            "gradient of step 1",
+            "only weights that are replicated under tp (norms)",
+            id="gradient of norms",
+        ),
+        pytest.param(
+            bent("gradient", lambda a: 0 * a, "lm_head.weight"),
+            "gradient of step 1",
+            "lm_head.weight; all zero",
+            id="gradient zero",
+        ),
+        pytest.param(
+            bent("gradient", lambda a: math.nan * a, "lm_head.weight"),
+            "gradient of step 1",
+            "lm_head.weight; not a finite number",
+            id="gradient NaN",
+        ),
+        pytest.param(
+            bent("start", doubled, "norm.weight"),
+            "weights at the start",
+            "norm.weight",
+            id="other weights",
+        ),
+        pytest.param(
+            bent("end", lambda a: a + 0.01, "lm_head.weight"),
+            "parameters after the last step",
+            "lm_head.weight; 1 of 7 parameters",
+            id="parameters",
+        ),
+        pytest.param(
+            drifted(3, "end", "norm.weight"),
+            "replicas agree",
+            "end of norm.weight: rank 3 and rank 0 differ",
+            id="replica drifted",
+        ),
+    ],
+)
+def test_a_layout_with_other_tensors_fails_though_its_losses_are_equal(
+    rig: Rig, defect: Defect, check: str, detail: str
+) -> None:
+    verdict = spoiled(rig, TP, defect)
+    assert failing(verdict) == [f"tp: {check}"]
+    assert verdict.failed_checks[0].detail.endswith(detail)
+
+
+def test_a_parameter_without_a_gradient_is_counted_and_named(rig: Rig) -> None:
+    verdict = spoiled(rig, FSDP, lacking("gradient", "norm.weight"))
+    assert failing(verdict) == ["fsdp: parameters compared", "fsdp: gradient of step 1"]
+    assert verdict.failed_checks[0].detail == "norm.weight has no gradient"
+
+
+def test_the_limits_of_a_layout_follow_from_the_control_of_its_ladder(rig: Rig) -> None:
+    spoiled(rig, FSDP)
+    noise = measured_noise(rig.verdict("baseline.eager").measures)
+    assert noise is not None
+    found = {
+        check.name.partition(": ")[2]: check.basis.control
+        for check in rig.verdict(FSDP).checks
+        if check.basis is not None
+    }
+    assert found == {
+        "loss against the reference": noise.loss_absolute,
+        "grad norm against the reference": noise.grad_norm_relative,
+        "gradient of step 1": noise.gradient_relative,
+        "parameters after the last step": noise.parameter_relative,
+    }
+
+
+def test_what_a_layout_kept_is_in_the_run_folder_and_named_by_its_verdict(rig: Rig) -> None:
+    verdict = spoiled(rig, FSDP)
+    folder = f"{FSDP}/{verdict.attempt}/fsdp/captures"
+    kept = {a.path for a in verdict.artifacts if a.path.startswith(folder)}
+    assert kept == {f"{folder}/{moment}.stage-0.safetensors" for moment in ("gradient", "end")}
+    assert all((rig.run.folder / path).is_file() for path in kept)
+    private = rig.store.root / ".private"
+    assert list(private.rglob("fsdp/records/*.jsonl"))
+    assert not list(private.rglob("fsdp/captures"))
+
+
+@pytest.mark.parametrize("moment", ["gradient", "end"])
+def test_a_layout_that_left_no_file_of_tensors_is_an_error_of_its_launch(
+    rig: Rig, moment: str
+) -> None:
+    rig.spoil(within("fsdp", unwritten(moment)))
+    assert rig.walk(only=FSDP) == ERROR
+    rig.spoil()
+    verdict = rig.verdict(FSDP)
+    assert verdict.outcome is Outcome.ERROR
+    assert verdict.problem is not None
+    assert f"fsdp/captures/{moment}.stage-0.safetensors: no file" in verdict.problem.what
+
+
 def test_tp_ranks_that_saw_different_rows_fail_and_are_named(rig: Rig) -> None:
     verdict = spoiled(rig, TP, altered(Step, rank=3, step=5, rows="f" * 32))
     assert failing(verdict) == ["tp: ranks agree"]
@@ -199,12 +307,20 @@ def test_a_global_batch_changed_by_one_rung_fails_by_its_tokens(rig: Rig) -> Non
 
 def test_too_few_steps_fail(rig: Rig) -> None:
     verdict = spoiled(rig, FSDP, without(Step, step=6))
-    assert failing(verdict) == ["fsdp: steps", "fsdp: steps compared"]
+    assert failing(verdict) == [
+        "fsdp: steps",
+        "fsdp: steps compared",
+        # What is kept at the end is kept after the last step.
+        "fsdp: parameters compared",
+        "fsdp: replicas agree",
+        "fsdp: parameters after the last step",
+    ]
 
 
 def test_a_step_that_one_rank_lacks_is_not_compared(rig: Rig) -> None:
     verdict = spoiled(rig, FSDP, without(Step, rank=1, step=6))
-    assert failing(verdict) == ["fsdp: steps", "fsdp: steps compared"]
+    assert failing(verdict) == ["fsdp: steps", "fsdp: steps compared", "fsdp: replicas agree"]
+    assert verdict.failed_checks[-1].detail == "rank 1 kept no end"
 
 
 def test_too_few_ranks_fail(rig: Rig) -> None:
@@ -284,12 +400,18 @@ def test_the_first_rung_of_a_later_ladder_is_run_again_and_resumed(tall: Rig) ->
         "seed",
         "reference",
         "rerun",
+        "control",
         "save",
         "resume",
     ]
-    assert {pair.candidate.name for pair in verdict.compared} == {"rerun", "save", "resume"}
+    assert [pair.candidate.name for pair in verdict.compared] == [
+        "rerun",
+        "control",
+        "save",
+        "resume",
+    ]
     asked = [request for request in tall.launcher.requests if FULL in str(request.folder)]
-    assert [request.ranks for request in asked] == [1, 2, 2, 2, 2]
+    assert [request.ranks for request in asked] == [1, 2, 2, 2, 2, 2]
 
 
 def test_the_launches_that_the_plan_shows_are_those_that_run(tall: Rig, tmp_path: Path) -> None:
@@ -303,6 +425,12 @@ def test_the_launches_that_the_plan_shows_are_those_that_run(tall: Rig, tmp_path
     ("name", "defect", "check"),
     [
         ("reference", altered(Header, comm_backend="mpi"), "reference: communication backend"),
+        ("control", altered(Step, step=2, rows="0" * 32), "control: steps with other rows"),
+        (
+            "control",
+            bent("gradient", lambda a: a * 1.0002),
+            "control: noise of the gradient of step 1",
+        ),
         ("rerun", other_state("optimizer", "end", rank=1), "rerun: state after the last step"),
         ("save", lambda launch: launch.saves.clear(), "save: checkpoint files"),
         (
@@ -319,6 +447,21 @@ def test_a_later_ladder_that_cannot_be_trusted_fails_by_the_check_meant_for_it(
     assert failing(tall.rerun(FULL, within(name, defect))) == [check]
 
 
+def test_a_loader_of_a_later_ladder_that_is_stuck_fails(tall: Rig) -> None:
+    assert failing(tall.rerun(FULL, altered(Step, rows="0" * 32))) == [
+        "reference: steps with rows of an earlier step"
+    ]
+
+
+def test_a_later_ladder_has_noise_of_its_own(tall: Rig) -> None:
+    loud = within("control", altered(Step, loss=lambda old: old + 4e-6))
+    tall.rerun(FULL, loud)
+    tall.rerun(FULL_TP)
+    checks = {check.name: check for check in tall.verdict(FULL_TP).checks}
+    assert checks["full_tp: loss against the reference"].limit == pytest.approx(2e-5)
+    assert tall.verdict("baseline.eager").measures["control_loss_absolute"] == 0.0
+
+
 def test_losses_of_a_later_ladder_that_do_not_fall_fail(tall: Rig) -> None:
     assert failing(tall.rerun(FULL, altered(Step, loss=math.log(2048)))) == [
         "reference: fall of the loss"
@@ -327,6 +470,7 @@ def test_losses_of_a_later_ladder_that_do_not_fall_fail(tall: Rig) -> None:
 
 def test_a_rung_of_a_later_ladder_is_not_compared_with_the_first_ladder(tall: Rig) -> None:
     # Every launch of the second ladder is off by what the first would not forgive.
-    tall.spoil(altered(Step, loss=lambda old: old + 0.01))
+    off = altered(Step, loss=lambda old: old + 0.01)
+    tall.spoil(lambda launch: None if launch.name == "compiled-baseline" else off(launch))
     assert tall.walk(start=FULL) == PASSED
     tall.spoil()
