@@ -7,6 +7,7 @@ from stages import (
     baseline_eager,
     environment_device,
     environment_imports,
+    kernels_compile,
     parallelism,
 )
 from trn_validate.config import Plan
@@ -18,6 +19,7 @@ FAMILIES: tuple[Family, ...] = (
     baseline_eager.FAMILY,
     baseline_checkpoint.FAMILY,
     parallelism.FAMILY,
+    kernels_compile.FAMILY,
 )
 """A stage runs only if all before it opened the gate."""
 

@@ -1,0 +1,124 @@
+"""Checks on a compiled launch: it really ran compiled, in one graph per region, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+
+from trn_validate.check import Check
+from trn_validate.launching import Trial
+from trn_validate.ranks import RankRecord
+from trn_validate.records import Compilation
+
+
+def compile_names(name: str) -> tuple[str, ...]:
+    """Names of the checks that :func:`compile_checks` makes."""
+    return tuple(
+        f"{name}: {part}"
+        for part in (
+            "compiled blocks",
+            "regions that ran eagerly",
+            "frames that were given up",
+            "graph breaks",
+            "compilations after step 1",
+            "input shapes",
+        )
+    )
+
+
+def compile_checks(trial: Trial, layers: int) -> list[Check]:
+    """Whether a launch ran compiled throughout.
+
+    Args:
+        layers: blocks of the model; each rank has to have compiled all of them.
+    """
+    blocks, eager, refused, breaks, again, shapes = compile_names(trial.spec.name)
+    found = {rank: record.compilation for rank, record in trial.records.items()}
+    return [
+        Check(
+            name=blocks,
+            measured=min((line.blocks if line else 0 for line in found.values()), default=0),
+            comparator="==",
+            limit=layers,
+            unit="blocks",
+            source="derived",
+            detail=f"of each of {len(found)} ranks",
+        ),
+        _nothing(eager, found, lambda line: line.eager),
+        _nothing(refused, found, lambda line: line.refused),
+        _nothing(breaks, found, lambda line: line.breaks),
+        _nothing(again, found, lambda line: line.recompiles),
+        _shapes(shapes, trial.records),
+    ]
+
+
+def _nothing(
+    name: str,
+    found: Mapping[int, Compilation | None],
+    what: Callable[[Compilation], Sequence[str]],
+) -> Check:
+    """No rank saw any of it; a rank without a record counts as one that did."""
+    seen = [(rank, text) for rank, line in found.items() if line for text in what(line)]
+    silent = [rank for rank, line in found.items() if line is None]
+    detail = f"rank {seen[0][0]}, {seen[0][1]}" if seen else f"{len(found)} ranks watched"
+    if silent:
+        detail = f"rank {silent[0]} left no record of its compilations"
+    return Check(
+        name=name,
+        measured=len(seen) + len(silent) if found else 1,
+        comparator="==",
+        limit=0,
+        source="derived",
+        detail=detail,
+    )
+
+
+def _shapes(name: str, records: Mapping[int, RankRecord]) -> Check:
+    seen = [
+        (step.step, rank, shape)
+        for rank, record in records.items()
+        for step in record.steps
+        for shape in step.shapes
+    ]
+    first = min(seen, default=None)
+    detail = f"{first[2]} at every step" if first else "no step"
+    odd = [place for place in sorted(seen) if first and place[2] != first[2]]
+    if odd:
+        step, rank, shape = odd[0]
+        detail = f"{shape} on rank {rank} at step {step}"
+    return Check(
+        name=name,
+        measured=len({shape for _, _, shape in seen}),
+        comparator="==",
+        limit=1,
+        unit="shapes",
+        source="derived",
+        detail=detail,
+    )
+
+
+def compile_measures(trial: Trial, eager_seconds: Sequence[float]) -> dict[str, float]:
+    """Compile seconds, and the steady step against the eager run's, which nothing judges.
+
+    The first two steps are left out of the steady ones: the first compiles, and the second is the
+    first to be timed without. The spread is over steps.
+    """
+    lines = [r.compilation for r in trial.records.values() if r.compilation is not None]
+    found = {
+        "compile_seconds": max((line.seconds for line in lines), default=0.0),
+        "compiled_graphs": float(max((line.graphs for line in lines), default=0)),
+    }
+    compiled = [
+        max(r.steps[i].seconds["total"] for r in trial.records.values())
+        for i in range(2, min(len(r.steps) for r in trial.records.values()))
+    ]
+    eager = list(eager_seconds[2:])
+    if compiled and eager:
+        found |= {
+            "compiled_step_seconds": median(compiled),
+            "eager_step_seconds": median(eager),
+            "compiled_over_eager": median(compiled) / median(eager),
+            "compiled_over_eager_least": min(compiled) / max(eager),
+            "compiled_over_eager_most": max(compiled) / min(eager),
+        }
+    return found
