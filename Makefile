@@ -8,6 +8,7 @@ TARGET ?=
 MODEL ?=
 STAGE ?=
 SET ?=
+N ?= 20
 ARGS ?=
 TRN_VALIDATE_HOST_ROOT ?=
 
@@ -30,7 +31,7 @@ PLAN = $(if $(TARGET),--config $(call quote,configs/$(TARGET).yaml)) \
   $(if $(MODEL),--path $(call quote,$(MODEL))) \
   $(foreach pair,$(SET),--set $(call quote,$(pair))) $(ARGS)
 
-.PHONY: help setup setup-dev named validate rerun status plan report test lint bench clean distclean
+.PHONY: help setup setup-dev named validate rerun status plan report calibrate test lint bench defects soak clean distclean
 
 help: ## List the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
@@ -38,6 +39,7 @@ help: ## List the commands
 	@echo "  TARGET=cpu          plan: configs/TARGET.yaml (default: chosen from the host)"
 	@echo "  MODEL=native        model path of the plan"
 	@echo "  STAGE=stage.name    the stage that rerun repeats"
+	@echo "  N=20                runs of soak"
 	@echo "  SET='a.b=1 c=2'     settings of the plan to change"
 	@echo "  ARGS='--new'        passed on as they are (run: --from, --force, --new, --require-evidence)"
 	@echo "  PYTHON=python3.12   the Python to use"
@@ -65,6 +67,9 @@ status: setup ## Show how the newest run stands
 plan: setup ## Show what validate would do
 	$(PY) pipeline.py plan $(PLAN)
 
+calibrate: setup ## Repeat the control run with other signs: how much noise varies
+	$(PY) pipeline.py calibrate $(PLAN)
+
 report: setup ## Write the report of the newest run
 	$(PY) pipeline.py report $(PLAN)
 
@@ -79,6 +84,12 @@ lint: setup-dev ## Check style, types and import directions
 
 bench: setup ## Run the benchmark
 	$(PY) scripts/bench.py $(ARGS)
+
+defects: setup-dev ## Seed every defect and show which check stops it
+	$(PY) -m scripts.defects $(ARGS)
+
+soak: setup ## Run the CPU plan N times under other seeds, threads and load: N=
+	$(PY) -m scripts.soak --repeats $(call quote,$(N)) $(ARGS)
 
 clean: ## Remove caches and build output, never reports/ nor .venv
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
