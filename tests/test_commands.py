@@ -23,8 +23,8 @@ from tests.fake_training import (
     tree,
     within,
 )
-from trn_validate import commands, runner
-from trn_validate.commands import show_plan, show_status, write_report_again
+from trn_validate import commands, preview, runner
+from trn_validate.commands import show_status, write_report_again
 from trn_validate.errors import (
     ConfigError,
     EvidenceError,
@@ -34,13 +34,26 @@ from trn_validate.errors import (
     exit_status,
 )
 from trn_validate.launch import Cause, FakeLauncher
+from trn_validate.preview import show_plan
 from trn_validate.records import Header, Step
 from trn_validate.run import BusyError, Run
-from trn_validate.runner import Selection, run_plan
+from trn_validate.runner import run_plan
+from trn_validate.selection import Selection
 from trn_validate.store import Store
 from trn_validate.target import HOST_ROOT
 
 EAGER, FSDP, TP = "baseline.eager", "parallelism.fsdp", "parallelism.tp"
+COMPILE = "kernels.compile"
+STAGES = [
+    "environment.device",
+    "environment.imports",
+    EAGER,
+    "baseline.checkpoint",
+    FSDP,
+    TP,
+    COMPILE,
+]
+ALL_PASSED = f"REHEARSAL: all {len(STAGES)} stages passed"
 
 
 class Desk:
@@ -110,7 +123,7 @@ def desk(
     monkeypatch.setenv(HOST_ROOT, str(tmp_path / "host"))
     monkeypatch.setattr(runner, "LocalLauncher", lambda: made.launcher)
     monkeypatch.setattr(commands, "code_version", lambda checkout: made.code)
-    for module in (runner, commands):
+    for module in (runner, preview, commands):
         monkeypatch.setattr(module, "fingerprint_now", lambda: dict(made.environment))
     return made
 
@@ -121,10 +134,10 @@ def desk(
 def test_a_run_that_passes_says_what_it_is_first_and_last(desk: Desk) -> None:
     assert desk.run() == 0
     assert desk.err.startswith("REHEARSAL on the CPU")
-    assert desk.out.splitlines()[-1].startswith("REHEARSAL: all 6 stages passed (not evidence:")
+    assert desk.out.splitlines()[-1].startswith(f"{ALL_PASSED} (not evidence:")
     assert "report.md" in desk.out
     (run,) = desk.runs
-    assert (run.folder / "report.md").read_text().startswith("**REHEARSAL: all 6 stages passed")
+    assert (run.folder / "report.md").read_text().startswith(f"**{ALL_PASSED}")
 
 
 def test_a_second_run_keeps_everything_and_launches_nothing(desk: Desk) -> None:
@@ -132,7 +145,7 @@ def test_a_second_run_keeps_everything_and_launches_nothing(desk: Desk) -> None:
     desk.launched()
     assert desk.run() == 0
     assert desk.launched() == []
-    assert desk.err.count("kept from an earlier run") == 6
+    assert desk.err.count("kept from an earlier run") == len(STAGES)
     assert len(desk.runs) == 1
 
 
@@ -155,7 +168,7 @@ def test_a_changed_environment_starts_a_new_run_and_says_why(desk: Desk) -> None
 def test_a_changed_setting_continues_the_run_with_what_does_not_read_it(desk: Desk) -> None:
     desk.run()
     desk.launched()
-    assert desk.run("limits.loss_absolute=4.0e-6") == 0
+    assert desk.run("limits.float32.loss_absolute.floor=4.0e-6") == 0
     assert len(desk.runs) == 1
     assert not [name for name in desk.launched() if name.startswith("import-")]
     assert (desk.runs[0].folder / "plan-1.yaml").exists()
@@ -182,7 +195,8 @@ def test_a_crash_exits_4_and_says_where_to_look_and_how_to_rerun(desk: Desk) -> 
     assert "          | line 8" in lines
     assert "          | line 2" not in lines
     (rerun,) = (line for line in lines if line.startswith("  rerun"))
-    assert rerun.endswith(f"pipeline.py run --config {desk.config} --path native --only {FSDP}")
+    named = f"--config {desk.config} --path native --reports '<reports>' --only {FSDP}"
+    assert rerun.endswith(f"pipeline.py run {named}")
 
 
 def test_a_check_that_says_no_exits_1_with_value_and_limit(desk: Desk) -> None:
@@ -244,7 +258,8 @@ def test_json_is_alone_on_stdout_and_tells_every_stage(desk: Desk) -> None:
     told = json.loads(desk.out)
     assert desk.err == ""
     assert (told["exit_status"], told["evidence"], told["target"]) == (0, False, "cpu")
-    assert [stage["outcome"] for stage in told["stages"]] == ["passed"] * 6
+    assert [stage["stage"] for stage in told["stages"]] == STAGES
+    assert {stage["outcome"] for stage in told["stages"]} == {"passed"}
     assert all(stage["opens"] for stage in told["stages"])
     assert Path(told["folder"]) == desk.runs[0].folder
 
@@ -277,13 +292,16 @@ def test_only_says_what_is_stale_now_and_the_next_run_repairs_it(desk: Desk) -> 
     desk.run()
     desk.launched()
     assert desk.run(only=EAGER) == 0
-    assert desk.err.count("stale now: ") == 3
-    assert desk.launched() == ["seed", "reference", "rerun", "accumulation"]
+    assert desk.err.count("stale now: ") == len(STAGES) - 1 - STAGES.index(EAGER)
+    assert desk.launched() == ["seed", "reference", "rerun", "control", "accumulation"]
     assert desk.out.splitlines()[0].startswith("STALE  baseline.checkpoint: changed: verdict of")
     assert "PASSED" not in desk.out
     assert desk.status() == 5
     assert desk.run() == 0
-    assert desk.launched() == ["save", "resume", "reload", "truncated", "missing", "fsdp", "tp"]
+    assert desk.launched() == [
+        *("save", "resume", "reload", "truncated", "missing"),
+        *("fsdp", "tp", "compiled-baseline", "compiled-tp"),
+    ]
 
 
 @pytest.mark.parametrize("selection", [{"only": TP}, {"start": TP}, {"only": TP, "new": True}])
@@ -360,7 +378,7 @@ def test_a_plan_shows_every_stage_and_the_exact_commands_and_touches_nothing(
     assert desk.plan() == 0
     assert tree(tmp_path) == before
     assert set(actions(desk.out).values()) == {"run"}
-    assert desk.out.count("torch.distributed.run") == 4 + 5 + 2
+    assert desk.out.count("torch.distributed.run") == 5 + 5 + 2 + 2
     assert desk.out.count("trn_validate.import_probe") == 6
     assert desk.launched() == []
 
@@ -371,7 +389,7 @@ def test_a_plan_of_a_finished_run_keeps_everything_and_touches_nothing(desk: Des
     assert desk.plan() == 0
     assert tree(desk.reports) == before
     assert set(actions(desk.out).values()) == {"keep"}
-    assert desk.out.count("its verdict is fresh") == 6
+    assert desk.out.count("its verdict is fresh") == len(STAGES)
 
 
 def test_a_plan_says_why_a_stage_would_run(desk: Desk) -> None:
@@ -382,7 +400,7 @@ def test_a_plan_says_why_a_stage_would_run(desk: Desk) -> None:
     assert actions(desk.out)[EAGER] == "keep"
     desk.spoil()
     desk.run()
-    desk.plan("limits.loss_absolute=4.0e-6")
+    desk.plan("limits.float32.loss_absolute.floor=4.0e-6")
     assert "run   baseline.eager           stale: changed: plan" in desk.out
     assert actions(desk.out)["environment.imports"] == "keep"
 
@@ -408,8 +426,9 @@ def test_a_plan_that_would_start_a_new_run_says_so(desk: Desk) -> None:
 def test_the_plan_as_json_has_argument_vectors(desk: Desk) -> None:
     assert desk.plan(as_json=True) == 0
     told = json.loads(desk.out)
-    assert [row["action"] for row in told["stages"]] == ["run"] * 6
-    argv = told["stages"][-1]["argv"][0]
+    assert [row["stage"] for row in told["stages"]] == STAGES
+    assert {row["action"] for row in told["stages"]} == {"run"}
+    argv = told["stages"][STAGES.index(TP)]["argv"][0]
     assert argv[argv.index("--nproc-per-node") + 1] == "4"
 
 
@@ -451,7 +470,7 @@ def test_status_of_changed_code_is_stale_and_says_what_changed(desk: Desk) -> No
     desk.run()
     desk.code = "2" * 64
     assert desk.status() == 5
-    assert desk.out.count("stale: changed: code") == 6
+    assert desk.out.count("stale: changed: code") == len(STAGES)
     assert "REHEARSAL: stale: environment.device (changed: code)" in desk.out
 
 
@@ -481,7 +500,7 @@ def test_status_as_json_is_that_of_the_run(desk: Desk) -> None:
 
 
 def test_status_of_a_plan_with_other_settings_judges_by_those(desk: Desk) -> None:
-    desk.run("limits.loss_absolute=4.0e-6")
+    desk.run("limits.float32.loss_absolute.floor=4.0e-6")
     assert desk.status() == 0
     assert desk.status(config=True) == 5
 

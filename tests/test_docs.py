@@ -15,8 +15,8 @@ import pipeline
 from stages import stages_of
 from tests.builders import CONFIGS, ROOT
 from trn_validate import errors, plan, yaml_file
-from trn_validate.check import Check
-from trn_validate.config import Limits
+from trn_validate.check import Basis, Check
+from trn_validate.config import Deviations, Limits
 from trn_validate.launch import Cause
 from trn_validate.verdict import (
     Artifact,
@@ -100,6 +100,9 @@ def known_options() -> set[str]:
     }
     bench = re.findall(r'add_argument\("(--[a-z-]+)"', text_of(ROOT / "scripts/bench.py"))
     return found | set(bench) | {"--help"}
+
+
+DTYPES = ("float32", "bfloat16")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -191,7 +194,19 @@ def test_the_readme_has_every_outcome_target_and_exit_status() -> None:
 
 def test_every_field_of_a_verdict_is_explained() -> None:
     page = text_of(ROOT / "docs/reading-a-verdict.md")
-    types = (Verdict, Check, Host, Layout, Command, Artifact, Thing, Compared, Problem, Execution)
+    types = (
+        Verdict,
+        Check,
+        Basis,
+        Host,
+        Layout,
+        Command,
+        Artifact,
+        Thing,
+        Compared,
+        Problem,
+        Execution,
+    )
     fields = {name for t in types for name in (*t.model_fields, *t.model_computed_fields)}
     assert [name for name in sorted(fields) if f"`{name}`" not in page] == []
 
@@ -209,12 +224,26 @@ def test_the_numbers_of_the_limits_page_are_those_of_the_plans(section: str) -> 
     assert targets == [path.stem for path in CONFIGS]
     stated = {row[0].strip("`"): row[1:4] for row in rows[1:] if len(row) >= 4}
     if section == "limits":
-        assert set(stated) == set(Limits.model_fields)
+        assert set(stated) == set(Limits.model_fields) - set(DTYPES)
     for place, path in enumerate(CONFIGS):
         file = plan.parse(yaml_file.read(path), where=str(path))
         in_force = getattr(file, section).model_dump()
         for key, values in stated.items():
             assert float(values[place]) == in_force[key], f"{path.name}: {key}"
+
+
+def test_the_bounds_of_the_limits_page_are_those_of_the_plans() -> None:
+    page = text_of(ROOT / "docs/limits.md").split("\n## deviations\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)\.(\w+)` \| ([\d.e-]+) \| ([\d.e-]+) \|", page, re.M)
+    stated = {(dtype, key): (float(low), float(high)) for dtype, key, low, high in rows}
+    assert set(stated) == {(d, key) for d in DTYPES for key in Deviations.model_fields}
+    for path in CONFIGS:
+        limits = plan.parse(yaml_file.read(path), where=str(path)).limits
+        for (dtype, key), bounds in stated.items():
+            section = getattr(limits, dtype)
+            if section is not None:
+                bound = getattr(section, key)
+                assert (bound.floor, bound.ceiling) == bounds, f"{path.name}: {dtype}.{key}"
 
 
 def test_the_tuple_of_the_example_is_the_real_one_and_one_entry_more() -> None:

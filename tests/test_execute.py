@@ -18,7 +18,7 @@ from trn_validate.errors import (
     MeasurementError,
     exit_status,
 )
-from trn_validate.execute import rerun_command
+from trn_validate.rerun import rerun_command
 from trn_validate.run import Run
 from trn_validate.stage import Context, Findings, Unmeasured
 from trn_validate.verdict import Outcome, Problem, Verdict
@@ -142,6 +142,27 @@ def test_changed_evidence_is_not_for_a_stage_to_answer(tmp_path: Path) -> None:
     assert not list((tmp_path / "reports").glob(f"*/{STAGE}.json"))
 
 
+def test_changed_evidence_leaves_its_texts_and_no_dump(tmp_path: Path) -> None:
+    def act(context: Context) -> Findings:
+        text_writer(context)
+        raise EvidenceError("the seed was changed")
+
+    rig = Rig(tmp_path, stages=[Stub(STAGE, act)])
+    with pytest.raises(EvidenceError, match="the seed was changed"):
+        rig.executor.execute(rig.gate.stages[0], rig.standing(STAGE).expected, ())
+    assert (rig.run.folder / STAGE / "1/launch/output.log").exists()
+    assert not list(tmp_path.rglob("dump"))
+    assert rig.run.publish_leftovers() == ()
+
+
+def test_changed_evidence_is_told_though_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "publish", no_space)
+    with pytest.raises(EvidenceError, match="changed"):
+        execute(tmp_path, raising(EvidenceError("the seed was changed")))
+
+
 # Settling: what a verdict names is published and hashed before it may pass
 
 
@@ -168,6 +189,15 @@ def test_dumps_are_dropped_and_never_published(tmp_path: Path) -> None:
     rig, _ = execute(tmp_path, text_writer)
     assert not list(tmp_path.rglob("step-1.log"))
     assert (rig.run.private / STAGE / "1/launch/output.log").exists()
+
+
+def test_dumps_are_dropped_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "publish", no_space)
+    _, verdict = execute(tmp_path, text_writer)
+    assert verdict.outcome is Outcome.ERROR
+    assert not list(tmp_path.rglob("dump"))
 
 
 def no_space(*arguments: object, **named: object) -> object:
@@ -271,13 +301,6 @@ def test_a_blocked_verdict_names_what_is_in_the_way_and_is_not_written_twice(
     assert (other.blocked_by, other.attempt) == ("stub.other", 2)
 
 
-def test_the_rerun_command_repeats_plan_path_and_settings(tmp_path: Path) -> None:
+def test_a_verdict_names_the_command_that_reruns_it(tmp_path: Path) -> None:
     rig, verdict = execute(tmp_path, holding)
-    assert verdict.rerun == rerun_command(rig.plan, STAGE)
-    plan = rig.plan.model_copy(
-        update={"source": "configs/cpu.yaml", "settings": ("limits.loss_fall=0.1", "a=b c")}
-    )
-    assert rerun_command(plan, "baseline.eager") == (
-        "python pipeline.py run --config configs/cpu.yaml --path native "
-        "--set limits.loss_fall=0.1 --set 'a=b c' --only baseline.eager"
-    )
+    assert verdict.rerun == rerun_command(rig.plan, rig.run, STAGE)

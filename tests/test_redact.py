@@ -266,7 +266,7 @@ def verdict(**more: Any) -> Verdict:
                     source="config",
                     detail=f"{RUN_PATH}/a on beta-7",
                 ),
-                Check(name="loss", measured=1.5, comparator="<=", limit=2.0, source="measured"),
+                Check(name="loss", measured=1.5, comparator="<=", limit=2.0, source="config"),
             ),
             "started_at": "2026-12-02T02:15:30Z",
             "seconds": 1.0,

@@ -90,6 +90,28 @@ def test_two_starts_in_one_second_do_not_collide_and_the_later_is_the_newest(sto
     assert [r.name for r in store.runs()] == names[::-1]
 
 
+def test_of_two_runs_of_any_plans_in_one_second_the_later_is_the_newest(store: Store) -> None:
+    plans = [("trn2.48xlarge", "native"), ("cpu", "native"), ("cpu", "moe"), ("cpu", "native")]
+    names = [store.create(*plan, PLAN, now=NOW).name for plan in plans]
+    assert names[-1] == "cpu.native.20261202T021530Z-4"
+    assert [run.name for run in store.runs()] == names[::-1]
+
+
+def test_a_run_that_is_being_started_elsewhere_is_not_as_new_as_the_next(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Path, "rename", refuse(errno.EIO))
+        with pytest.raises(FolderError):
+            store.create("trn2.48xlarge", "native", PLAN, now=NOW)
+    assert store.create("cpu", "native", PLAN, now=NOW).name.endswith("Z-2")
+
+
+def test_a_twin_that_outlived_its_run_does_not_date_the_next(store: Store) -> None:
+    shutil.rmtree(store.create("cpu", "native", PLAN, now=NOW.replace(year=2030)).folder)
+    assert store.create("cpu", "native", PLAN, now=NOW).name == "cpu.native.20261202T021530Z"
+
+
 def test_a_clock_that_was_set_back_does_not_hide_the_new_run(store: Store) -> None:
     store.create("cpu", "native", PLAN, now=NOW)
     later = store.create("cpu", "native", PLAN, now=NOW.replace(year=2025))
@@ -466,6 +488,7 @@ def test_the_next_run_publishes_what_a_killed_one_left(store: Store, run: Run) -
         found = store.publish_leftovers(newer)
     assert found == (f"{run.name}/{left.relative}", f"{run.name}/{empty.relative}")
     assert (left.folder / "reference" / "spec.json").exists()
+    assert not (left.private / "reference" / "dump").exists()
     assert [path.name for path in halves(run.folder)] == [".metadata.tmp"]
     assert store.publish_leftovers() == ()
 

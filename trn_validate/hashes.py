@@ -22,6 +22,10 @@ class _Known(NamedTuple):
     bytes: int
     mtime_ns: int
 
+    def read_from(self, status: os.stat_result) -> bool:
+        """Whether the file has the size and time that it had when it was read."""
+        return (self.bytes, self.mtime_ns) == (status.st_size, status.st_mtime_ns)
+
 
 class Hashes:
     """Digests of the files under ``folder``, remembered in the file ``memory``."""
@@ -66,8 +70,12 @@ class Hashes:
         try:
             if path is None or not path.is_file():
                 return False
-            if path.stat().st_size != artifact.bytes:
+            status = path.stat()
+            if status.st_size != artifact.bytes:
                 return False
+            known = self._load().get(artifact.path)
+            if known is not None and known.read_from(status):
+                return known.sha256 == artifact.sha256
             return self.recall([artifact.path])[artifact.path] == artifact.sha256
         except (OSError, MeasurementError):
             return False
@@ -118,7 +126,7 @@ class Hashes:
                 raise MeasurementError("the file is missing", where=str(self.folder / name))
             try:
                 known = self._load().get(name) if trust else None
-                if known is None or known[1:] != _stamp(path.stat())[:2]:
+                if known is None or not known.read_from(path.stat()):
                     known = self._read(name, path)
             except OSError as error:
                 raise MeasurementError(f"cannot be read ({error.strerror})", where=name) from error

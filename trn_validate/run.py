@@ -14,31 +14,30 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trn_validate.errors import EvidenceError, MeasurementError, UsageError
+from trn_validate.attempt import Attempt
+from trn_validate.errors import EvidenceError, UsageError
 from trn_validate.hashes import Hashes
 from trn_validate.lock import lock
-from trn_validate.paths import below, folder_errors, make_folder, move, remove_halves, write_atomic
-from trn_validate.publish import SKIPPED, publish
+from trn_validate.paths import folder_errors, make_folder, remove_halves, write_atomic
 from trn_validate.verdict import Artifact, Verdict
 from trn_validate.verdict_folder import VerdictFolder, is_stage
 
 if TYPE_CHECKING:
     from trn_validate.redact import Names, Redactor
 
+__all__ = ["PLAN", "PRIVATE", "Attempt", "BusyError", "Run"]
+
 PRIVATE = ".private"
 PLAN = "plan.yaml"
 
 _NAME = re.compile(r"(?P<target>.+)\.(?P<path>[^.]+)\.(?P<start>\d{8}T\d{6}Z)(?:-(?P<nth>\d+))?")
 _NUMBER = re.compile(r"[0-9]+")
-_PUBLISHED = ".published"
 
 
 class BusyError(UsageError):
@@ -50,23 +49,6 @@ class BusyError(UsageError):
             where=name,
             todo="Wait until it has ended, or start a run of its own with --new.",
         )
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One try at a stage, with its two folders."""
-
-    stage: str
-    number: int
-    folder: Path
-    """In the run folder: what is hashed, named in the verdict and bundled."""
-    private: Path
-    """In the private twin: what a launch writes while it lives."""
-
-    @property
-    def relative(self) -> str:
-        """Its folder relative to the run folder, as verdicts name it."""
-        return f"{self.stage}/{self.number}"
 
 
 class Run(VerdictFolder):
@@ -148,20 +130,11 @@ class Run(VerdictFolder):
         inner = f"{stage}/{number}"
         return Attempt(stage, number, self.folder / inner, self.private / inner)
 
-    def publish(self, attempt: Attempt, *, skip: frozenset[str] = SKIPPED) -> tuple[str, ...]:
-        """Copy the text files of an attempt, redacted, from private into the run folder.
+    def publish(self, attempt: Attempt) -> tuple[str, ...]:
+        """See :meth:`trn_validate.attempt.Attempt.publish`."""
+        return attempt.publish(self.redactor())
 
-        Gives the names of the copies, relative to the run folder. ``skip`` names folders
-        that are left out, at any depth.
-
-        Raises:
-            FolderError: no space, or no right; no half file is left.
-        """
-        copies = publish(attempt.private, attempt.folder, self.redactor(), skip=skip)
-        write_atomic(attempt.private / _PUBLISHED, b"", sync=False)
-        return tuple(f"{attempt.relative}/{copy}" for copy in copies)
-
-    def publish_leftovers(self, *, skip: frozenset[str] = SKIPPED) -> tuple[str, ...]:
+    def publish_leftovers(self) -> tuple[str, ...]:
         """Publish every attempt that a killed run left private; give their names.
 
         To be called by the holder of the lock: what another process is at is no leftover.
@@ -175,29 +148,16 @@ class Run(VerdictFolder):
         with folder_errors(self.private):
             stages = sorted(path.name for path in self.private.iterdir() if is_stage(path.name))
         for attempt in (attempt for stage in stages for attempt in self.attempts(stage)):
-            if attempt.private.is_dir() and not (attempt.private / _PUBLISHED).exists():
-                self.publish(attempt, skip=skip)
+            if attempt.left_behind:
+                self.publish(attempt)
+                attempt.drop_dumps()
                 done.append(attempt.relative)
         remove_halves(self.folder)
         return tuple(done)
 
     def adopt(self, source: Path, name: str, attempt: Attempt) -> str:
-        """Move a file or folder that is no text into an attempt; give its relative name.
-
-        What an earlier call has moved is found where it is.
-
-        Raises:
-            MeasurementError: there is no such file or folder.
-            FolderError: it could not be moved, or the name is taken.
-        """
-        target = below(attempt.folder, name)
-        if target is None:
-            raise ValueError(f"{name} leads out of the attempt's folder")
-        if os.path.lexists(source):
-            move(source, target)
-        elif not os.path.lexists(target):
-            raise MeasurementError("the launch left no such file or folder", where=str(source))
-        return f"{attempt.relative}/{name}"
+        """See :meth:`trn_validate.attempt.Attempt.adopt`."""
+        return attempt.adopt(source, name)
 
     def artifact(self, relative: str) -> Artifact:
         """See :meth:`trn_validate.hashes.Hashes.artifact`."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from trn_validate.commands import StagesOf, as_json_of, gate_of, verdicts_of
 from trn_validate.config import Plan
-from trn_validate.errors import ConfigError, EvidenceError, Interrupted, TrnValidateError
+from trn_validate.errors import Interrupted, TrnValidateError
 from trn_validate.evidence import evidence
 from trn_validate.execute import Executor
 from trn_validate.gate import (
@@ -18,7 +17,6 @@ from trn_validate.gate import (
     Gate,
     Standing,
     exit_status,
-    named,
     require_open,
     stage_status,
 )
@@ -28,8 +26,10 @@ from trn_validate.progress import Progress
 from trn_validate.review.report import write_report
 from trn_validate.review.summary import closing_lines, failure_lines
 from trn_validate.run import Run
+from trn_validate.selection import Selection
 from trn_validate.session import (
     REPORTS,
+    Chosen,
     choose_plan,
     continued,
     fingerprint_now,
@@ -39,67 +39,6 @@ from trn_validate.session import (
 from trn_validate.stage import Stage
 from trn_validate.store import Store
 from trn_validate.target import CPU, Choice
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """Which stages to run, and what counts as done."""
-
-    only: str | None = None
-    start: str | None = None
-    force: bool = False
-    new: bool = False
-    require_evidence: bool = False
-
-    def check(self) -> None:
-        """Refuse what contradicts itself.
-
-        Raises:
-            ConfigError: both ``--only`` and ``--from``.
-        """
-        if self.only and self.start:
-            raise ConfigError("--only and --from exclude each other", where="command line")
-
-    @property
-    def begin(self) -> str | None:
-        """The stage to begin with, where one is named."""
-        return self.only or self.start
-
-    def check_stage(self, stages: Sequence[Stage], source: str) -> None:
-        """Refuse a stage that the plan does not have.
-
-        Raises:
-            UsageError: says which it has.
-        """
-        if self.begin is not None:
-            named(stages, self.begin, source)
-
-    def check_first(self, stages: Sequence[Stage], why: str) -> None:
-        """Refuse a stage in the middle where there is no run to continue.
-
-        Raises:
-            EvidenceError: names the first stage.
-        """
-        if self.begin is not None and self.begin != stages[0].id:
-            raise EvidenceError(
-                f"{self.begin} stands behind {stages[0].id}, and there is no run to continue "
-                f"({why or 'none was started'}); nothing was run",
-                todo="Run everything first: make validate",
-            )
-
-
-def _opening_lines(plan: Plan, choice: Choice) -> list[str]:
-    """What has to be known before anything runs."""
-    lines = []
-    if plan.profile.device == "cpu":
-        lines.append("REHEARSAL on the CPU: never adoption evidence")
-    if choice.target == plan.target:
-        lines.append(f"plan {plan.source}, chosen from the host: {choice.reason}")
-        lines += [choice.note] if choice.note and plan.profile.device != "cpu" else []
-    else:
-        signs = f"select {choice.target}" if choice.target else f"are refused: {choice.refusal}"
-        lines.append(f"plan {plan.source}, asked for by name; the host's signs {signs}")
-    return lines
 
 
 def run_plan(
@@ -122,37 +61,67 @@ def run_plan(
     for line in _opening_lines(plan, chosen.choice):
         progress.line(line)
     store = Store(reports or REPORTS)
-    run, why = (None, "--new") if selection.new else continued(store, plan, environment)
-    if run is None:
-        selection.check_first(stages, why)
-    # Where no sign of the plan's device is, environment.device has to say so, and no more will run.
-    absent = plan.profile.device == "neuron" and chosen.choice.target == CPU
-    store.check_writable(0 if absent else int(plan.profile.disk_gib * 2**30))
-    if run is None:
-        if why:
-            progress.line(f"starting a new run: {why}")
-        run = start(store, plan, environment)
+    run = _continue_or_start(store, chosen, environment, stages[0], selection, progress)
     with run.lock():
         _tidy(store, run, progress)
         executor = Executor(
             plan=plan, run=run, launcher=LocalLauncher(), choice=chosen.choice, say=progress.say
         )
         gate = gate_of(stages_of, plan, run, environment)
-        try:
-            status = Runner(gate, executor, progress, selection).run()
-        except Interrupted:
-            # A report that still says "passed" would be the last word.
-            with suppress(TrnValidateError):
-                write_report(run.folder, plan, gate.standings())
-            raise
-        standings = gate.standings()
-        report = write_report(run.folder, plan, standings)
+        runner = Runner(gate, executor, progress, selection)
+        status, standings, report = _walk_and_report(runner)
     real, why = evidence(verdicts_of(standings))
     if selection.require_evidence and not real:
         progress.line(f"--require-evidence: this is a rehearsal ({why})")
         status = ABSENT
-    _print(run, plan, standings, status, report, as_json=as_json)
+    if as_json:
+        print(json.dumps(as_json_of(run, plan, standings, status), indent=2))
+        return status
+    for line in (*failure_lines(standings), *closing_lines(run.folder, standings, report)):
+        print(line)
     return status
+
+
+def _opening_lines(plan: Plan, choice: Choice) -> list[str]:
+    """What has to be known before anything runs."""
+    lines = []
+    if plan.profile.device == "cpu":
+        lines.append("REHEARSAL on the CPU: never adoption evidence")
+    if choice.target == plan.target:
+        lines.append(f"plan {plan.source}, chosen from the host: {choice.reason}")
+        lines += [choice.note] if choice.note and plan.profile.device != "cpu" else []
+    else:
+        signs = f"select {choice.target}" if choice.target else f"are refused: {choice.refusal}"
+        lines.append(f"plan {plan.source}, asked for by name; the host's signs {signs}")
+    return lines
+
+
+def _continue_or_start(
+    store: Store,
+    chosen: Chosen,
+    environment: Mapping[str, str],
+    first: Stage,
+    selection: Selection,
+    progress: Progress,
+) -> Run:
+    """The run that is selected; nothing is written before it is known that stages may run.
+
+    Raises:
+        EvidenceError: a later stage is asked for, and there is no run to continue.
+        FolderError: the reports cannot be written, or there is too little space.
+    """
+    plan = chosen.plan
+    run, why = (None, "--new") if selection.new else continued(store, plan, environment)
+    if run is None:
+        selection.check_first(first, why)
+    # Where no sign of the plan's device is, environment.device has to say so, and no more will run.
+    absent = plan.profile.device == "neuron" and chosen.choice.target == CPU
+    store.check_writable(0 if absent else int(plan.profile.disk_gib * 2**30))
+    if run is not None:
+        return run
+    if why:
+        progress.line(f"starting a new run: {why}")
+    return start(store, plan, environment)
 
 
 def _tidy(store: Store, run: Run, progress: Progress) -> None:
@@ -164,6 +133,20 @@ def _tidy(store: Store, run: Run, progress: Progress) -> None:
         progress.line(f"ended {ended} of {len(strays)} processes that a killed run left behind")
     for name in store.publish_leftovers(run):
         progress.line(f"kept what a killed run had recorded: {name}")
+
+
+def _walk_and_report(runner: Runner) -> tuple[int, tuple[Standing, ...], Path]:
+    """Walk the line and write the report, also where a signal ends the walk."""
+    gate = runner.gate
+    try:
+        status = runner.run()
+    except Interrupted:
+        # A report that still says "passed" would be the last word.
+        with suppress(TrnValidateError):
+            write_report(gate.run.folder, gate.plan, gate.standings())
+        raise
+    standings = gate.standings()
+    return status, standings, write_report(gate.run.folder, gate.plan, standings)
 
 
 class Runner:
@@ -226,21 +209,3 @@ class Runner:
         with self.progress.stage(stage.id, stage.asks):
             verdict = self.executor.execute(stage, expected, earlier)
         self.progress.result(verdict)
-
-
-def _print(
-    run: Run,
-    plan: Plan,
-    standings: Sequence[Standing],
-    status: int,
-    report: Path,
-    *,
-    as_json: bool,
-) -> None:
-    if as_json:
-        print(json.dumps(as_json_of(run, plan, standings, status), indent=2))
-        return
-    for line in failure_lines(standings):
-        print(line)
-    for line in closing_lines(run.folder, standings, report):
-        print(line)

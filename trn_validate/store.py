@@ -18,7 +18,6 @@ from trn_validate.paths import (
     show_bytes,
     write_atomic,
 )
-from trn_validate.publish import SKIPPED
 from trn_validate.run import PLAN, PRIVATE, BusyError, Run
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
@@ -43,8 +42,12 @@ class Store:
         """
         if not os.path.lexists(self.root):
             return []
-        with folder_errors(self.root):
-            names = [entry.name for entry in os.scandir(self.root) if entry.is_dir()]
+        return sorted(self._named_in(self.root), key=lambda run: run.order, reverse=True)
+
+    def _named_in(self, folder: Path) -> list[Run]:
+        """A run for each folder in ``folder`` that is named like one."""
+        with folder_errors(folder):
+            names = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
         found = []
         for name in names:
             try:
@@ -52,7 +55,7 @@ class Store:
             except UsageError:
                 # Not a run: the private twin, the sample bundle, or what a person put there.
                 continue
-        return sorted(found, key=lambda run: run.order, reverse=True)
+        return found
 
     def newest(self, target: str, path: str) -> Run | None:
         """Newest run of a target and model path."""
@@ -74,24 +77,27 @@ class Store:
         return run
 
     def _reserve(self, target: str, path: str, now: datetime) -> Run:
-        """Make the private twin of a run whose name sorts as the newest."""
+        """Make the private twin of a run whose name sorts as the newest of all.
+
+        Not only of its own target and path: status asks for the newest of any.
+        """
         self._make_private()
-        newest = self.newest(target, path)
+        runs = self.runs()
         start = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-        first = 1
-        # A clock that was set back must not hide the new run behind an older one.
-        if newest is not None and newest.start >= start:
-            start, first = newest.start, newest.nth + 1
-        nths = count(first)
-        while True:
-            nth = next(nths)
+        if runs and runs[0].start > start:
+            # A clock that was set back must not hide the new run behind an older one.
+            start = runs[0].start
+        # A twin without a run folder is of a run that another process is about to start.
+        others = (*runs, *self._named_in(self.private))
+        for nth in count(1 + max((run.nth for run in others if run.start == start), default=0)):
             name = f"{target}.{path}.{start}" + (f"-{nth}" if nth > 1 else "")
             run = Run(self.root, name, self.checkout)
             if os.path.lexists(run.folder):
                 continue
             with folder_errors(run.private), suppress(FileExistsError):
                 run.private.mkdir()
-                return run
+                break
+        return run
 
     def check_writable(self, need_bytes: int = 0) -> None:
         """Make the folder if needed, write to it, and compare the free space with the need.
@@ -113,9 +119,7 @@ class Store:
                 todo="Free some space, or remove runs that are not needed any more.",
             )
 
-    def publish_leftovers(
-        self, held: Run | None = None, *, skip: frozenset[str] = SKIPPED
-    ) -> tuple[str, ...]:
+    def publish_leftovers(self, held: Run | None = None) -> tuple[str, ...]:
         """Publish what killed runs left private, in every run that no process is at.
 
         ``held`` is the run whose lock the caller holds. Gives ``<run>/<stage>/<attempt>``.
@@ -127,7 +131,7 @@ class Store:
         for run in self.runs():
             mine = held is not None and run.name == held.name
             with suppress(BusyError), nullcontext() if mine else run.lock():
-                done += [f"{run.name}/{name}" for name in run.publish_leftovers(skip=skip)]
+                done += [f"{run.name}/{name}" for name in run.publish_leftovers()]
         return tuple(done)
 
     def _make_private(self) -> None:

@@ -37,7 +37,9 @@ def test_every_stage_of_the_plan_passes_with_every_check_it_owes(full_run: Finis
 
 def test_a_run_on_the_cpu_says_rehearsal_first_and_last(full_run: Finished) -> None:
     assert full_run.stderr.startswith("REHEARSAL on the CPU")
-    assert full_run.stdout.splitlines()[-1].startswith("REHEARSAL: all 6 stages passed")
+    assert full_run.stdout.splitlines()[-1].startswith(
+        f"REHEARSAL: all {len(STAGES)} stages passed"
+    )
     report = (full_run.run.folder / "report.md").read_text(encoding="utf-8")
     assert "REHEARSAL" in report.splitlines()[0]
     real, reason = evidence(verdicts(full_run))
@@ -50,7 +52,7 @@ def test_stdout_says_where_the_verdicts_are(full_run: Finished) -> None:
 
 
 def test_a_comparison_names_two_different_things(full_run: Finished) -> None:
-    for stage in ("baseline.eager", "baseline.checkpoint", "parallelism.fsdp", "parallelism.tp"):
+    for stage in STAGES[2:]:
         pairs = verdicts(full_run)[stage].compared
         assert pairs
         for pair in pairs:
@@ -61,10 +63,48 @@ def test_a_comparison_names_two_different_things(full_run: Finished) -> None:
 
 
 def test_tokens_per_step_are_the_same_in_every_layout(full_run: Finished) -> None:
-    layouts = [v.layout for v in verdicts(full_run).values() if v.layout is not None]
-    assert {layout.tokens_per_step for layout in layouts} == {1024}
-    assert layouts[-1].degrees == Degrees(dp_shard=2, tp=2)
-    assert layouts[-1].processes == 4
+    layouts = {s: v.layout for s, v in verdicts(full_run).items() if v.layout is not None}
+    assert list(layouts) == STAGES[2:]
+    assert {layout.tokens_per_step for layout in layouts.values()} == {1024}
+    assert layouts["parallelism.tp"].degrees == Degrees(dp_shard=2, tp=2)
+    assert layouts["parallelism.pp"].degrees == Degrees(pp=2)
+    assert layouts["kernels.compile"].processes == 4
+
+
+def test_gradients_and_parameters_of_every_rung_are_within_limits_that_a_control_gave(
+    full_run: Finished,
+) -> None:
+    control = verdicts(full_run)["baseline.eager"].measures["control_gradient_relative"]
+    assert control > 0.0
+    for stage in STAGES[4:]:
+        checks = verdicts(full_run)[stage].checks
+        judged = [c for c in checks if c.name.endswith("gradient of step 1")]
+        assert judged
+        for check in judged:
+            assert check.basis is not None
+            assert check.basis.control == control
+            assert 0.0 < float(check.measured) <= float(check.limit) < 0.25
+
+
+def test_communication_is_that_of_the_layout(full_run: Finished) -> None:
+    def kinds(stage: str) -> set[str]:
+        names = verdicts(full_run)[stage].measures
+        return {n.partition(".")[2] for n in names if n.startswith("communication_calls.")}
+
+    assert kinds("baseline.eager") == set()
+    assert kinds("parallelism.ddp") == {"all_reduce"}
+    assert kinds("parallelism.fsdp") >= {"all_gather", "reduce_scatter"}
+    assert kinds("parallelism.pp") >= {"send", "recv"}
+
+
+def test_compiled_blocks_ran_compiled_and_once(full_run: Finished) -> None:
+    verdict = verdicts(full_run)["kernels.compile"]
+    assert {c.name for c in verdict.checks} >= {
+        "compiled-baseline: compilations after step 1",
+        "compiled-tp: regions that ran eagerly",
+    }
+    assert verdict.measures["compiled-tp.compile_seconds"] > 0
+    assert verdict.measures["compiled-tp.compiled_graphs"] >= 1
 
 
 def test_the_files_of_the_checkpoint_are_listed_with_their_hashes(full_run: Finished) -> None:
@@ -112,7 +152,8 @@ def test_plan_keeps_what_is_fresh_and_shows_each_command(full_run: Finished) -> 
     assert plan.status == 0
     lines = plan.stdout.splitlines()
     assert sum(line.startswith("keep ") for line in lines) == len(STAGES)
-    assert sum("torch.distributed.run" in line for line in lines) == 11
+    # 5 of the baseline, 5 of the checkpoint, 6 rungs, 2 compiled.
+    assert sum("torch.distributed.run" in line for line in lines) == 18
 
 
 def test_an_edited_verdict_is_never_read_as_a_pass(copied_run: Path) -> None:

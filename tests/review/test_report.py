@@ -29,7 +29,8 @@ SECTIONS = [
     "## Checks",
     "## What was not validated",
 ]
-FSDP, TP = "parallelism.fsdp", "parallelism.tp"
+EAGER, FSDP, TP = "baseline.eager", "parallelism.fsdp", "parallelism.tp"
+COMPILE = "kernels.compile"
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,9 @@ def ladder_rows(standings: list[Standing], plan: Plan) -> list[dict[str, str]]:
 
 def test_the_first_line_says_rehearsal_and_the_outcome(rig: Rig) -> None:
     first = report(rig).splitlines()[0]
-    assert first == "**REHEARSAL: all 6 stages passed (not evidence: the target is cpu)**"
+    number = len(rig.outcomes())
+    assert number == 7
+    assert first == f"**REHEARSAL: all {number} stages passed (not evidence: the target is cpu)**"
 
 
 def test_the_run_is_named(rig: Rig) -> None:
@@ -133,14 +136,16 @@ def test_the_stack_has_every_version_that_any_stage_saw(rig: Rig) -> None:
 
 def test_the_ladder_has_a_column_for_every_degree_and_a_row_for_every_layout(rig: Rig) -> None:
     rows = table(section(report(rig), "Ladder"))
-    assert [row["stage"] for row in rows] == ["baseline.eager", "baseline.checkpoint", FSDP, TP]
+    assert [row["stage"] for row in rows] == [EAGER, "baseline.checkpoint", FSDP, TP, COMPILE]
     assert [[row[axis] for axis in AXES] for row in rows] == [
         ["1", "1", "1", "1", "1", "1"],
         ["1", "1", "1", "1", "1", "1"],
         ["1", "2", "1", "1", "1", "1"],
         ["1", "2", "2", "1", "1", "1"],
+        ["1", "2", "2", "1", "1", "1"],
     ]
-    assert [row["processes"] for row in rows] == ["1", "1", "2", "4"]
+    assert [row["processes"] for row in rows] == ["1", "1", "2", "4", "4"]
+    assert [row["sequence parallel"] for row in rows] == ["-", "-", "-", "yes", "yes"]
     assert {row["tokens per step"] for row in rows} == {"1024"}
 
 
@@ -155,8 +160,38 @@ def test_deviations_are_shown_with_their_limits(rig: Rig) -> None:
     assert rows[FSDP]["loss deviation (limit)"] == "4.80e-07 (5e-06)"
     assert rows[FSDP]["grad norm deviation (limit)"] == "4.80e-07 (1e-04)"
     assert rows["baseline.checkpoint"]["loss deviation (limit)"] == "0.0 (0)"
+    assert rows[FSDP]["gradient deviation (limit)"] == deviation(rig, FSDP, "gradient of step 1")
     assert rows[FSDP]["peak memory"] == "1.00 GiB"
     assert rows[FSDP]["tokens/s"] == "2048"
+
+
+def deviation(rig: Rig, stage: str, kind: str) -> str:
+    """How the table shows the only check of that kind that a stage has."""
+    (one,) = (c for c in rig.verdict(stage).checks if c.name.endswith(f": {kind}"))
+    assert isinstance(one.measured, float)
+    assert isinstance(one.limit, float)
+    return f"{one.measured:.2e} ({one.limit:.0e})"
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ("gradient deviation (limit)", "gradient of step 1"),
+        ("parameter deviation (limit)", "parameters after the last step"),
+    ],
+)
+def test_the_noise_of_the_control_is_not_shown_as_a_deviation_of_the_layout(
+    rig: Rig, column: str, kind: str
+) -> None:
+    rows = {row["stage"]: row for row in table(section(report(rig), "Ladder"))}
+    checks = {check.name: check for check in rig.verdict(EAGER).checks}
+    noise, found = (
+        checks[f"{name}{kind}"] for name in ("control: noise of the ", "accumulation: ")
+    )
+    assert isinstance(noise.measured, float)
+    assert isinstance(found.measured, float)
+    assert noise.measured > found.measured > 0
+    assert rows[EAGER][column] == deviation(rig, EAGER, kind)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +243,7 @@ def test_a_check_that_says_no_stands_out_and_what_failed_says_how_to_rerun(rig: 
     assert failures[-2].startswith("  rerun   python pipeline.py run")
     assert text.count("**no**") == 1
     (row,) = (row for row in table(section(text, "Stages")) if row["stage"] == TP)
-    assert (row["outcome"], row["checks"]) == ("failed", "13/14")
+    assert (row["outcome"], row["checks"]) == ("failed", "18/19")
     assert rig.walk(only=TP) == PASSED
 
 
