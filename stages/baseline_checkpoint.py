@@ -89,7 +89,8 @@ class _CheckpointStage(OnFirstRung):
                 detail=f"{len(elements)} tensors",
             )
         ]
-        if elements:
+        # What lacks a tensor cannot be loaded: that would hide the check behind a crash.
+        if checks[0].passed:
             (reloaded,) = launch(context, [reload_spec(plan, rung, context.attempt.private)])
             checks.append(
                 state_check(RELOADED, resumed, reloaded, steps, 0, parts=("model",), at_start=True)
