@@ -12,7 +12,7 @@ from trn_validate import plan
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.errors import ConfigError
-from trn_validate.records import Closing, Degrees, Header, RunSpec, State, Step
+from trn_validate.records import Captured, Closing, Degrees, Header, RunSpec, State, Step
 from trn_validate.verdict import Artifact, Compared, Execution, Host, Layout, Thing, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -197,6 +197,20 @@ def step(number: int, **changes: Any) -> Step:
 def state(number: int, at: str = "end") -> State:
     """Digests of the state at a step."""
     return State(step=number, at=at, digests={"model": SHA})  # type: ignore[arg-type]
+
+
+def captured(what: str, **changes: Any) -> Captured:
+    """One parameter that the only rank of a stage kept."""
+    values: dict[str, Any] = {
+        "what": what,
+        "mode": "full",
+        "stage": 0,
+        "file": f"{what}.stage-0.safetensors",
+        "norms": {"norm.weight": 2.0},
+        "digests": {"norm.weight": SHA},
+        "seconds": 0.1,
+    }
+    return Captured(**(values | changes))
 
 
 def closing(steps: int) -> Closing:

@@ -121,7 +121,7 @@ def written(
 ) -> Capture:
     """What one stage kept, with its file; ``changes`` are fields of the record."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = {name: np.float32(array) for name, array in arrays.items()}
+    found = {name: np.asarray(array, dtype=np.float32) for name, array in arrays.items()}
     values: dict[str, Any] = {
         "what": moment,
         "mode": "full",

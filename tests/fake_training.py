@@ -51,7 +51,8 @@ from trn_validate.records import (
     Written,
     rank_file,
 )
-from trn_validate.runner import Runner, Selection
+from trn_validate.runner import Runner
+from trn_validate.selection import Selection
 from trn_validate.session import start
 from trn_validate.stage import Context, Findings, Place, Stage
 from trn_validate.store import Store

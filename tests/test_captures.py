@@ -151,7 +151,7 @@ def test_a_file_with_other_tensors_than_its_record_is_refused(
     tmp_path: Path, inside: dict[str, Any]
 ) -> None:
     found = written(tmp_path, {"a": [1.0], "b": [2.0]})
-    arrays = {name: np.float32(array) for name, array in inside.items()}
+    arrays = {name: np.asarray(array, dtype=np.float32) for name, array in inside.items()}
     save_file(arrays, tmp_path / "gradient.stage-0.safetensors")
     with pytest.raises(EvidenceError, match="other tensors than its record names"):
         dict(found.tensors())
@@ -240,7 +240,7 @@ def test_the_same_gradients_kept_by_stages_are_at_no_distance(plan: Plan, tmp_pa
 def test_a_constant_factor_is_found_and_leaves_nothing_over(
     tmp_path_factory: pytest.TempPathFactory, factor: float, data: st.DataObject
 ) -> None:
-    values = np.float32(data.draw(st.lists(st.floats(0.125, 8, width=32), min_size=1, max_size=8)))
+    values = np.array(data.draw(st.lists(st.floats(0.125, 8, width=32), min_size=1, max_size=8)))
     found = deviation(tmp_path_factory.mktemp("pair"), values, np.float32(factor) * values)
     assert found.factor == pytest.approx(factor, rel=1e-6, abs=1e-6)
     assert found.relative == pytest.approx(abs(factor - 1), rel=1e-5, abs=1e-6)
@@ -330,6 +330,13 @@ def test_a_parameter_is_held_against_what_training_did_to_it(tmp_path: Path) -> 
         tmp_path, {"a": [1000.0, 1000.0]}, {"a": [1000.0, 1002.0]}, {"a": [1000.0, 1001.0]}
     )
     assert found["a"].relative == pytest.approx(0.5)
+
+
+def test_the_factor_of_a_parameter_is_that_of_its_change(tmp_path: Path) -> None:
+    start, ours, theirs = {"a": [8.0, 8.0]}, {"a": [9.0, 6.0]}, {"a": [8.25, 7.5]}
+    found = moved(tmp_path, start, ours, theirs)["a"]
+    assert (found.relative, found.factor, found.rest) == (0.75, 0.25, 0.0)
+    assert moved(tmp_path, start, ours, start)["a"].factor == 0.0
 
 
 def test_a_parameter_that_training_left_alone_may_not_move_elsewhere(tmp_path: Path) -> None:

@@ -330,7 +330,7 @@ def test_the_dtype_decides_which_bounds_hold() -> None:
     plan = plans.load(ROOT / "configs/cpu.yaml")
     noise = Noise(0.0, 0.0, 0.0, 0.0)
     for dtype in ("float32", "bfloat16"):
-        tolerance = tolerance_of(plan, dtype, noise)  # type: ignore[arg-type]  # both are one
+        tolerance = tolerance_of(plan, dtype, noise)
         assert tolerance.bounds == getattr(plan.limits, dtype)
         assert tolerance.factor == plan.limits.factor == 5.0
     assert plan.limits.float32 != plan.limits.bfloat16

@@ -51,6 +51,7 @@ Act = Callable[[Context], Findings]
 ONE, TWO, THREE = "stub.one", "stub.two", "stub.three"
 EAGER, CHECKPOINT = "baseline.eager", "baseline.checkpoint"
 FSDP, TP = "parallelism.fsdp", "parallelism.tp"
+COMPILE, COMPILED = "kernels.compile", ["compiled-baseline", "compiled-tp"]
 
 
 @pytest.fixture(autouse=True)
@@ -289,9 +290,13 @@ def test_a_changed_value_makes_only_what_reads_it_stale(tmp_path: Path) -> None:
     rig.walk()
     rig.plan = ladder_plan(tmp_path, "paths.native.ladders.0.rungs.tp.tp=4")
     # The widest rung is larger, which environment.device asks memory for.
-    assert states(rig) == {"environment.device": "changed: plan", TP: "changed: plan"}
+    assert states(rig) == {
+        "environment.device": "changed: plan",
+        TP: "changed: plan",
+        COMPILE: "changed: plan",
+    }
     rig.plan = ladder_plan(tmp_path, "limits.loss_fall=0.03")
-    assert list(states(rig)) == [EAGER, CHECKPOINT, FSDP, TP]
+    assert list(states(rig)) == [EAGER, CHECKPOINT, FSDP, TP, COMPILE]
     rig.plan = ladder_plan(tmp_path, "accept_unsupported=[kernels.nki]")
     assert states(rig) == {}
 
@@ -307,7 +312,8 @@ def test_a_rung_that_is_added_leaves_the_others_fresh(tmp_path: Path) -> None:
     assert states(rig) == {}
     launched = len(rig.launched())
     assert rig.walk() == PASSED
-    assert rig.launched()[launched:] == ["pp"]
+    # What is compiled builds on every rung before it.
+    assert rig.launched()[launched:] == ["pp", *COMPILED]
 
 
 def test_changed_code_makes_everything_stale(tmp_path: Path) -> None:
@@ -349,7 +355,7 @@ def test_an_artifact_that_is_no_more_what_the_verdict_says_makes_it_stale(
     assert states(rig) == {FSDP: f"missing or changed: artifact {name}"}
     launched = len(rig.launched())
     assert rig.walk() == PASSED
-    assert rig.launched()[launched:] == ["fsdp", "tp"]
+    assert rig.launched()[launched:] == ["fsdp", "tp", *COMPILED]
 
 
 def test_an_edited_seed_is_made_again_and_all_that_started_from_it(tmp_path: Path) -> None:
@@ -507,17 +513,21 @@ def test_a_disk_that_fills_before_a_stage_starts_is_a_folder_that_cannot_be_writ
 def test_one_wrong_step_of_one_layout_fails_there_and_nowhere_before(tmp_path: Path) -> None:
     rig = Rig(tmp_path, within("tp", altered(Step, step=5, loss=lambda old: old + 1e-4)))
     assert rig.walk() == FAILED
-    assert [name for name, outcome in rig.outcomes().items() if outcome != "passed"] == [TP]
+    assert [name for name, outcome in rig.outcomes().items() if outcome != "passed"] == [
+        TP,
+        COMPILE,
+    ]
 
 
 def test_two_ladders_climb_one_after_the_other(tmp_path: Path) -> None:
     rig = Rig(tmp_path, plan=two_ladders_plan(tmp_path))
     assert rig.walk() == PASSED
-    assert list(rig.outcomes())[-4:] == [
+    assert list(rig.outcomes())[-5:] == [
         FSDP,
         TP,
         "parallelism.full_fsdp",
         "parallelism.full_tp",
+        COMPILE,
     ]
 
     def ladder_of(launch: Launch) -> bool:

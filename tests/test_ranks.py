@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import closing, header, state, step
+from tests.builders import captured, closing, header, state, step
 from trn_validate.errors import EvidenceError
 from trn_validate.ranks import non_finite, read_rank, read_ranks
-from trn_validate.records import Record, rank_file
+from trn_validate.records import Communication, Compilation, Record, rank_file
 
 
 def write(folder: Path, *lines: Record, rank: int = 0, tail: str = "") -> Path:
@@ -155,3 +155,51 @@ def test_a_file_that_holds_another_rank_is_refused(tmp_path: Path) -> None:
     write(tmp_path, header(rank=0), rank=1)
     with pytest.raises(EvidenceError, match="that of rank 0"):
         read_ranks(tmp_path, 2)
+
+
+# Lines of other kinds
+
+
+COMMUNICATION = Communication(step=3, calls={"all_reduce": 2}, bytes={"all_reduce": 64})
+COMPILATION = Compilation(blocks=2, graphs=3, calls=18, compiled_calls=18, seconds=9.0)
+
+
+def test_what_a_rank_kept_is_read_in_its_order_between_its_steps(tmp_path: Path) -> None:
+    start, gradient, end = (captured(what) for what in ("start", "gradient", "end"))
+    lines = (header(), start, gradient, step(1), step(2), end, COMMUNICATION, COMPILATION)
+    record = read_rank(write(tmp_path, *lines, closing(2)))
+    assert record is not None
+    assert record.captures == (start, gradient, end)
+    assert record.steps == (step(1), step(2))
+    assert (record.communication, record.compilation) == (COMMUNICATION, COMPILATION)
+    assert record.complete
+
+
+def test_a_rank_that_was_asked_for_none_of_it_has_none(tmp_path: Path) -> None:
+    record = read_rank(write(tmp_path, header(), step(1), closing(1)))
+    assert record is not None
+    assert record.captures == ()
+    assert record.communication is None
+    assert record.compilation is None
+
+
+def test_a_step_that_was_taken_to_count_communication_is_none_of_the_steps(
+    tmp_path: Path,
+) -> None:
+    record = read_rank(write(tmp_path, header(), step(1), step(2), COMMUNICATION, closing(2)))
+    assert record is not None
+    assert [line.step for line in record.steps] == [1, 2]
+    assert record.complete
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_norm_that_is_not_finite_survives_its_text(tmp_path: Path, value: float) -> None:
+    bad = captured("gradient", norms={"norm.weight": value})
+    record = read_rank(write(tmp_path, header(), bad))
+    assert record is not None
+    assert str(record.captures[0].norms["norm.weight"]) == str(value)
+
+
+def test_a_capture_before_the_header_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EvidenceError, match="the first record is not a header"):
+        read_rank(write(tmp_path, captured("start"), header()))

@@ -49,7 +49,15 @@ COMMUNICATION = Communication(step=7, calls={"all_reduce": 3}, bytes={"all_reduc
 COMPILATION = Compilation(
     blocks=2, graphs=3, calls=18, compiled_calls=18, breaks=("print",), seconds=9.5
 )
-LINES = [header(), step(1), state(1), CAPTURED, COMMUNICATION, COMPILATION, closing(1)]
+LINES: list[Written] = [
+    header(),
+    step(1),
+    state(1),
+    CAPTURED,
+    COMMUNICATION,
+    COMPILATION,
+    closing(1),
+]
 FAILURE = Failure(rank=1, pid=7, at=1.5, type="ValueError", message="no", traceback="...")
 EXAMPLES: list[Record] = [
     Degrees(tp=2),

@@ -8,17 +8,23 @@ import pytest
 from tests.builders import ROOT
 from tests.fake_training import (
     Defect,
+    Launch,
     altered,
     imagined,
     ladder_plan,
     other_state,
     two_ladders_plan,
+    without,
 )
 from trn_validate import plan as plans
 from trn_validate.config import Plan
+from trn_validate.judging import global_steps
 from trn_validate.ladder import resolve
-from trn_validate.records import Degrees, State, Step
+from trn_validate.records import Degrees, RunSpec, State, Step
 from trn_validate.reference import (
+    REFERENCE,
+    RERUN,
+    control_spec,
     reference_checks,
     reference_names,
     reference_spec,
@@ -66,6 +72,44 @@ def test_the_reference_starts_from_the_seed_and_tells_its_last_state(
     assert spec.digest_steps == (LAST,)
 
 
+def test_the_reference_alone_keeps_the_start_and_counts_what_it_communicates(
+    plan: Plan, tmp_path: Path
+) -> None:
+    rung = resolve(plan.ladders[0])[0]
+    names = (REFERENCE, RERUN)
+    specs = [reference_spec(plan, rung, name, tmp_path, Path("seed")) for name in names]
+    assert [spec.capture for spec in specs] == ["full", "full"]
+    assert [spec.keep_start for spec in specs] == [True, False]
+    assert [spec.count_communication for spec in specs] == [True, False]
+    assert {spec.perturb for spec in specs} == {0}
+
+
+def test_the_control_is_the_reference_from_moved_weights_and_nothing_else(
+    plan: Plan, tmp_path: Path
+) -> None:
+    rung = resolve(plan.ladders[0])[0]
+    control = control_spec(plan, rung, tmp_path, Path("seed"))
+    rerun = reference_spec(plan, rung, RERUN, tmp_path, Path("seed"))
+    assert (control.name, control.perturb) == ("control", 1)
+    places = {"name", "records", "dump", "stacks"}
+    same = {*RunSpec.model_fields} - {*places, "perturb", "digest_steps"}
+    assert {name for name in same if getattr(control, name) != getattr(rerun, name)} == set()
+    again = control_spec(plan, rung, tmp_path, Path("seed"), name="control-7", signs=7)
+    assert (again.name, again.perturb) == ("control-7", 7)
+    assert again.records != control.records
+
+
+def test_a_plan_may_keep_sketches(tmp_path: Path) -> None:
+    found = ladder_plan(tmp_path, "paths.native.ladders.debug.workload.captures=sketch")
+    rung = resolve(found.ladders[0])[0]
+    for spec in (
+        reference_spec(found, rung, REFERENCE, tmp_path, Path("seed")),
+        control_spec(found, rung, tmp_path, Path("seed")),
+    ):
+        assert spec.capture == "sketch"
+    assert seed_spec(found, rung, tmp_path).capture == "none"
+
+
 # Whether a reference looks like training
 
 
@@ -103,6 +147,59 @@ def test_a_first_loss_that_is_not_a_number_fails_both(plan: Plan) -> None:
     names = failing(plan, altered(Step, step=1, loss=math.nan))
     near, fall, _ = reference_names()[-3:]
     assert {near, fall} <= set(names)
+
+
+def test_rows_of_an_earlier_step_fail_wherever_they_come_again(plan: Plan) -> None:
+    again = imagined(plan, "baseline").records[0].steps[1].rows
+    for step in (1, 3, LAST):
+        assert failing(plan, altered(Step, step=step, rows=again)) == [
+            "reference: steps with rows of an earlier step"
+        ]
+
+
+def test_each_step_with_rows_of_an_earlier_one_is_counted(plan: Plan) -> None:
+    trial = imagined(plan, "baseline", altered(Step, rows="0" * 32))
+    check = reference_checks(plan, trial)[-1]
+    assert (check.measured, check.passed) == (LAST - 1, False)
+    assert check.detail == "the global batch, first at step 2"
+    fine = reference_checks(plan, imagined(plan, "baseline"))[-1]
+    assert fine.detail == f"{LAST} steps, each with rows of its own"
+
+
+def test_ranks_that_are_stuck_are_seen_in_the_rows_of_all_of_them(plan: Plan) -> None:
+    both = imagined(plan, "fsdp", altered(Step, rows="0" * 32))
+    assert not reference_checks(plan, both)[-1].passed
+
+
+def test_a_single_rank_that_is_stuck_is_seen_though_the_global_batch_changes(plan: Plan) -> None:
+    trial = imagined(plan, "fsdp", altered(Step, rank=1, rows="0" * 32))
+    assert len({step.rows for step in global_steps(trial.records)}) == LAST
+    (check,) = (c for c in reference_checks(plan, trial) if not c.passed)
+    assert (check.measured, check.detail) == (LAST - 1, "rank 1, first at step 2")
+
+
+def test_ranks_that_only_exchange_their_rows_are_seen(plan: Plan) -> None:
+    def exchanged(launch: Launch) -> None:
+        ours, theirs = (
+            {line.step: line.rows for line in launch.lines[rank] if isinstance(line, Step)}
+            for rank in (0, 1)
+        )
+        for rank, rows in ((0, theirs), (1, ours)):
+            launch.lines[rank] = [
+                line.model_copy(update={"rows": rows[1]})
+                if isinstance(line, Step) and line.step == 2
+                else line
+                for line in launch.lines[rank]
+            ]
+
+    trial = imagined(plan, "fsdp", exchanged)
+    (check,) = (c for c in reference_checks(plan, trial) if not c.passed)
+    assert (check.measured, check.detail) == (1, "the global batch, first at step 2")
+
+
+def test_a_reference_that_took_no_step_had_no_fresh_rows(plan: Plan) -> None:
+    check = reference_checks(plan, imagined(plan, "baseline", without(Step)))[-1]
+    assert (check.measured, check.passed) == (1, False)
 
 
 # Whether the same again is the same

@@ -153,7 +153,7 @@ def test_a_thing_that_was_compared_with_itself_is_not_passed(pair: Compared) -> 
     [
         compared(),
         compared("device", candidate={"layout": "one process"}),
-        compared("implementation", candidate={"layout": "one process"}),
+        compared("implementation", candidate={"layout": "one process, compiled by inductor"}),
         compared("processes", candidate={"attempt": "baseline.eager/1", "layout": "one process"}),
     ],
     ids=["layout", "device", "implementation", "rerun"],

@@ -158,11 +158,16 @@ def parameter_deviations(
     begun = dict(start.tensors())
     change = {n: float(np.linalg.norm(t - begun[n])) for n, t in reference.tensors() if n in begun}
     least = FLOOR * math.hypot(*change.values())
-    return _deviations(reference, candidate, {n: max(c, least) for n, c in change.items()})
+    scale = {name: max(norm, least) for name, norm in change.items()}
+    # Of the changes, since a fault in the updates is no factor of the weights.
+    return _deviations(reference, candidate, scale, begun)
 
 
 def _deviations(
-    reference: Capture, candidate: Capture, scale: Mapping[str, float]
+    reference: Capture,
+    candidate: Capture,
+    scale: Mapping[str, float],
+    origin: Mapping[str, Array] | None = None,
 ) -> tuple[Deviation, ...]:
     theirs = dict(candidate.tensors())
     found = []
@@ -171,7 +176,8 @@ def _deviations(
         if value is None or value.shape != ours.shape or not scale.get(name):
             found.append(Deviation(name, math.inf))
         else:
-            found.append(_deviation(name, ours, value, scale[name]))
+            zero = origin[name] if origin else 0.0
+            found.append(_deviation(name, ours - zero, value - zero, scale[name]))
     return (*found, *(Deviation(name, math.inf) for name in theirs))
 
 

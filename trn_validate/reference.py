@@ -7,6 +7,7 @@ Made by the ladder's first stage and never again silently: later stages read it 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -14,6 +15,7 @@ from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.control import CONTROL
 from trn_validate.judging import (
+    GlobalStep,
     common_checks,
     common_names,
     global_steps,
@@ -121,16 +123,33 @@ def reference_checks(plan: Plan, trial: Trial) -> list[Check]:
             source="config",
             detail=f"over {len(losses)} steps",
         ),
-        Check(
-            name=fresh,
-            # A loader that is stuck gives every layout the same rows, so no comparison sees it.
-            measured=len(steps) - len({s.rows for s in steps}) if steps else 1,
-            comparator="==",
-            limit=0,
-            source="derived",
-            detail=f"{len(steps)} steps, each with a global batch of its own",
-        ),
+        _fresh(fresh, trial, steps),
     ]
+
+
+def _fresh(name: str, trial: Trial, steps: Sequence[GlobalStep]) -> Check:
+    """A loader that is stuck gives every layout the same rows, so no comparison sees it."""
+    # A single rank that is stuck leaves the global batch a new one at every step.
+    seen = {"the global batch": [(s.step, s.rows) for s in steps]}
+    seen |= {f"rank {r}": [(s.step, s.rows) for s in k.steps] for r, k in trial.records.items()}
+    again = {who: _repeated(rows) for who, rows in seen.items()}
+    worst = max(again, key=lambda who: len(again[who]))
+    detail = f"{len(steps)} steps, each with rows of its own"
+    if again[worst]:
+        detail = f"{worst}, first at step {again[worst][0]}"
+    return Check(
+        name=name,
+        measured=len(again[worst]) if steps else 1,
+        comparator="==",
+        limit=0,
+        source="derived",
+        detail=detail,
+    )
+
+
+def _repeated(rows: Sequence[tuple[int, str]]) -> list[int]:
+    """Steps whose rows an earlier step had."""
+    return [step for n, (step, r) in enumerate(rows) if r in {earlier for _, earlier in rows[:n]}]
 
 
 def rerun_names(plan: Plan) -> tuple[str, ...]:

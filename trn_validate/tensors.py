@@ -86,6 +86,7 @@ def tensor_checks(name: str, reference: Kept, candidate: Kept, tolerance: Tolera
             moved,
             tolerance.basis("parameter_relative"),
             (reference.end, candidate.end),
+            of="change since the seed, ",
         ),
     ]
 
@@ -175,13 +176,15 @@ def _far(
     deviations: Sequence[Deviation],
     basis: Basis,
     sides: tuple[Capture | None, Capture | None],
+    *,
+    of: str = "",
 ) -> Check:
     worst = max(deviations, key=lambda d: d.relative, default=None)
     detail = f"largest in {worst.name}" if worst else "nothing was kept"
     outside = [d for d in deviations if not d.relative <= basis.limit]
     if outside:
-        detail = f"over the limit: {_some([d.name for d in outside])}; {kind(outside, deviations)}"
-        detail += _block(outside[0], sides)
+        detail = f"over the limit: {_some([d.name for d in outside])}; "
+        detail += of + kind(outside, deviations) + _block(outside[0], sides)
     return Check(
         name=name,
         measured=largest(deviations),

@@ -355,7 +355,7 @@ def _state(name: str, hook: str, stands_for: str, part: str) -> Defect:
         stage="baseline.checkpoint",
         launches=("resume",),
         caught_by=("resume: state at the start",),
-        located=f"^{part} of rank 0$",
+        located=rf"\({part} of rank 0\)$",
     )
 
 
@@ -368,7 +368,7 @@ def _saved(name: str, hook: str, stands_for: str, part: str) -> Defect:
         launches=("save",),
         follow=("resume",),
         caught_by=("resume: state at the start",),
-        located=f"^{part} of rank 0$",
+        located=rf"\({part} of rank 0\)$",
     )
 
 

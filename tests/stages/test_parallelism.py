@@ -224,7 +224,7 @@ def test_a_layout_that_changes_training_fails_by_the_check_meant_for_it(
         pytest.param(
             bent("end", lambda a: a + 0.01, "lm_head.weight"),
             "parameters after the last step",
-            "lm_head.weight; 1 of 7 parameters",
+            "lm_head.weight; change since the seed, 1 of 7 parameters",
             id="parameters",
         ),
         pytest.param(

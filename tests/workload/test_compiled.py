@@ -196,6 +196,24 @@ def test_past_the_recompile_limit_each_call_is_seen_to_run_eagerly() -> None:
     assert (record.calls, record.compiled_calls) == (5 * CALLS, 5 * CALLS - 3)
 
 
+@torch._dynamo.config.patch(recompile_limit=2)
+def test_a_call_of_which_only_the_first_part_has_compiled_code_ran_eagerly() -> None:
+    def broken(pred: torch.Tensor, name: str) -> torch.Tensor:
+        pred = pred * 2
+        torch._dynamo.graph_break()
+        return squares(pred, name)
+
+    model, loss = Model(), Loss(broken)
+    watch = CompileWatch([model], loss)
+    for step, name in enumerate("abcde", 1):
+        watch.begin(step)
+        loss.fn(model(torch.randn(BATCH, WIDTH)), name)
+    record = watch.record()
+    # The part before the break knows nothing of the name: it has its code throughout.
+    assert record.eager == tuple(f"step {n}: loss: 1 of 1 calls ran eagerly" for n in (3, 4, 5))
+    assert len(record.refused) == 1
+
+
 @torch._dynamo.config.patch(suppress_errors=True)
 def test_a_backend_that_fails_and_is_excused_is_no_compiled_call() -> None:
     def refusing(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
