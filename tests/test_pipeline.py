@@ -124,6 +124,7 @@ def test_the_stages_are_listed_with_what_each_asks(cli: Cli) -> None:
         "baseline.eager",
         "baseline.checkpoint",
         "parallelism.<rung>",
+        "kernels.compile",
     ]
     assert all(line.endswith("?") for line in done.stdout.splitlines())
 
