@@ -91,8 +91,7 @@ def run(
     from trn_validate.runner import run_plan
     from trn_validate.selection import Selection
 
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, _interrupt)
+    _heed_signals()
     return run_plan(
         stages_of,
         config,
@@ -102,6 +101,12 @@ def run(
         reports=reports,
         as_json=json_,
     )
+
+
+def _heed_signals() -> None:
+    """Turn a signal into an error of ours, so that what was started is ended and told of."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, _interrupt)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
@@ -169,8 +174,7 @@ def calibrate(
     from stages import stages_of
     from trn_validate.calibrate import show_calibration
 
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, _interrupt)
+    _heed_signals()
     return show_calibration(
         stages_of, config, path, settings or [], repeats, reports=reports, as_json=json_
     )

@@ -7,7 +7,7 @@ ranks recorded. The matrix goes to stdout, what is done to stderr. ``make defect
 
 Exit status: 0 every defect was caught by the check meant for it and located, and a layout without
 one gave the same bits at the beginning and at the end; 1 otherwise; 2 wrong usage; 4 a stage does
-not pass without a defect.
+not pass without a defect; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.defects.catalogue import DEFECTS, Defect
+from tests.defects.catalogue import DEFECTS
+from tests.defects.defect import Defect
 from tests.defects.harness import walk
 from tests.defects.matrix import as_json, render, sound
 from trn_validate.errors import TrnValidateError, exit_status
@@ -70,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrnValidateError as error:
         print(f"defects: {error}", file=sys.stderr)
         return exit_status(error)
+    except KeyboardInterrupt:
+        print("defects: interrupted, and every rank has ended", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from stages.baseline_eager import OnFirstRung, first_rung
 from trn_validate.accepted import load_reference
 from trn_validate.check import Check
-from trn_validate.judging import describe, thing
+from trn_validate.damage import DAMAGE, damage_names, damaged
+from trn_validate.describing import describe, thing
 from trn_validate.launch import LaunchRequest
 from trn_validate.launching import Trial, launch, request
 from trn_validate.reference import compared_with, state_check
 from trn_validate.resume import (
-    DAMAGE,
     RELOADED,
     RESUME,
     SAVE,
-    damage_names,
-    damaged,
     reload_spec,
     resume_names,
     resume_spec,
@@ -95,7 +93,7 @@ class _CheckpointStage(OnFirstRung):
             checks.append(
                 state_check(RELOADED, resumed, reloaded, steps, 0, parts=("model",), at_start=True)
             )
-            context.run.adopt(resumed.checkpoints / f"step-{steps}", EXPORT, context.attempt)
+            context.attempt.adopt(resumed.checkpoints / f"step-{steps}", EXPORT)
             findings.artifacts.append(f"{context.attempt.relative}/{EXPORT}")
         return checks
 

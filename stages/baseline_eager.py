@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from trn_validate.comparison import comparison_checks, comparison_names, yardstick
 from trn_validate.config import Plan
 from trn_validate.control import CONTROL, noise_measures
-from trn_validate.judging import describe, whole_parameters
+from trn_validate.describing import describe
+from trn_validate.judging import whole_parameters
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.launch import LaunchRequest
 from trn_validate.launching import launch, request, run_spec
 from trn_validate.making import made_names, make_reference
-from trn_validate.records import RunSpec
 from trn_validate.reference import (
     REFERENCE,
     RERUN,
@@ -27,6 +27,7 @@ from trn_validate.reference import (
     seed_spec,
 )
 from trn_validate.rungs import rung_external, rung_reads
+from trn_validate.spec import RunSpec
 from trn_validate.stage import Context, Family, Findings, Place
 
 ACCUMULATION = "accumulation"

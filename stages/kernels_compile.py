@@ -15,13 +15,13 @@ from trn_validate.accepted import Reference, load_rung
 from trn_validate.comparison import comparison_checks, comparison_names, yardstick
 from trn_validate.compiling import compile_checks, compile_measures, compile_names
 from trn_validate.config import Plan
-from trn_validate.judging import describe, series, thing
+from trn_validate.describing import describe, series, thing
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.launch import LaunchRequest
 from trn_validate.launching import launch, request, run_spec
-from trn_validate.records import CompileChoice, RunSpec
 from trn_validate.reference import from_seed
 from trn_validate.rungs import rung_external, rung_reads
+from trn_validate.spec import CompileChoice, RunSpec
 from trn_validate.stage import Context, Family, Findings, Place
 from trn_validate.verdict import Compared, Thing
 

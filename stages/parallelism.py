@@ -13,12 +13,12 @@ from trn_validate.accepted import load_reference
 from trn_validate.comparison import comparison_checks, comparison_names
 from trn_validate.config import Plan
 from trn_validate.control import CONTROL, noise_measures
-from trn_validate.judging import describe, global_steps, thing, whole_parameters
+from trn_validate.describing import describe, thing
+from trn_validate.judging import global_steps, whole_parameters
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.launch import LaunchRequest
 from trn_validate.launching import launch, request, run_spec
 from trn_validate.making import made_names, make_reference
-from trn_validate.records import RunSpec
 from trn_validate.reference import (
     REFERENCE,
     RERUN,
@@ -38,6 +38,7 @@ from trn_validate.resume import (
     save_spec,
 )
 from trn_validate.rungs import rung_external, rung_reads
+from trn_validate.spec import RunSpec
 from trn_validate.stage import Context, Family, Findings, Place, Stage
 from trn_validate.verdict import Compared
 

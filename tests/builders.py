@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from trn_validate import plan
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.errors import ConfigError
-from trn_validate.records import Captured, Closing, Degrees, Header, RunSpec, State, Step
+from trn_validate.records import Captured, Closing, Header, State, Step
+from trn_validate.spec import Degrees, RunSpec
 from trn_validate.verdict import Artifact, Compared, Execution, Host, Layout, Thing, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -287,6 +288,15 @@ def load_plan(
     """A plan, :func:`raw_plan` unless another is given, read with settings on top."""
     path = write_plan(folder, raw_plan() if raw is None else raw)
     return plan.load(path, model_path=model_path, settings=settings)
+
+
+def ladder_of(folder: Path, rungs: Sequence[Mapping[str, Any]], **workload: Any) -> Plan:
+    """The plan of :func:`raw_plan` with other rungs, and changes of its workload."""
+    raw = raw_plan()
+    ladder = raw["paths"]["native"]["ladders"][0]
+    ladder["rungs"] = list(rungs)
+    ladder["workload"] |= workload
+    return load_plan(folder, raw=raw)
 
 
 def plan_refusal(

@@ -12,7 +12,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from trn_validate.captures import Capture, Moment
-from trn_validate.records import Captured, RunSpec, captures_folder
+from trn_validate.records import Captured
+from trn_validate.spec import RunSpec, captures_folder
 
 SHAPES = {
     "tok_embeddings.weight": (8, 4),

@@ -16,6 +16,7 @@ import resource
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -32,7 +33,7 @@ from trn_validate import runner
 from trn_validate.captures import Moment
 from trn_validate.config import Plan
 from trn_validate.execute import Executor
-from trn_validate.gate import Gate, Standing
+from trn_validate.gate import PASSED, Gate, Standing
 from trn_validate.ladder import resolve
 from trn_validate.launch import Cause, FakeLauncher, LaunchRequest, LaunchResult
 from trn_validate.launching import Trial, run_spec
@@ -43,9 +44,7 @@ from trn_validate.records import (
     Closing,
     Communication,
     Compilation,
-    Degrees,
     Header,
-    RunSpec,
     State,
     Step,
     Written,
@@ -54,6 +53,7 @@ from trn_validate.records import (
 from trn_validate.runner import Runner
 from trn_validate.selection import Selection
 from trn_validate.session import start
+from trn_validate.spec import Degrees, RunSpec
 from trn_validate.stage import Context, Findings, Place, Stage
 from trn_validate.store import Store
 from trn_validate.target import Choice, Signs, choose
@@ -713,6 +713,16 @@ class Rig:
     def launched(self) -> list[str]:
         """Names of all launches so far."""
         return [request.name for request in self.launcher.requests]
+
+
+@contextmanager
+def climbed(folder: Path, plan: Plan | None = None) -> Iterator[Rig]:
+    """A run in which every stage passed, on a host that has enough of everything."""
+    with pytest.MonkeyPatch.context() as patch:
+        calm_host(patch)
+        rig = Rig(folder, plan=plan)
+        assert rig.walk() == PASSED
+        yield rig
 
 
 def failing(verdict: Verdict) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_captures import SHAPES
-from tests.fake_training import PARAMETERS, Rig, calm_host, two_ladders_plan
+from tests.fake_training import PARAMETERS, Rig, calm_host, climbed, two_ladders_plan
 from trn_validate.accepted import load_reference, load_rung, stage_of_reference
 from trn_validate.control import MEASURES, measured_noise
 from trn_validate.errors import EvidenceError
@@ -118,24 +118,21 @@ def test_without_a_verdict_there_is_no_reference(
 
 
 @pytest.fixture(scope="module")
-def climbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A run in which every stage passed."""
-    with pytest.MonkeyPatch.context() as patch:
-        calm_host(patch)
-        rig = Rig(tmp_path_factory.mktemp("climbed"))
-        assert rig.walk() == PASSED
+    with climbed(tmp_path_factory.mktemp("climbed")) as rig:
         yield rig
 
 
-def test_the_first_rung_is_the_reference_itself(climbed: Rig) -> None:
-    context = climbed.context("kernels.compile")
-    first = resolve(climbed.plan.ladders[0])[0]
+def test_the_first_rung_is_the_reference_itself(done: Rig) -> None:
+    context = done.context("kernels.compile")
+    first = resolve(done.plan.ladders[0])[0]
     assert load_rung(context, first) == load_reference(context, "debug")
 
 
-def test_a_later_rung_is_read_with_the_start_and_the_noise_of_its_reference(climbed: Rig) -> None:
-    context = climbed.context("kernels.compile")
-    tp = resolve(climbed.plan.ladders[0])[2]
+def test_a_later_rung_is_read_with_the_start_and_the_noise_of_its_reference(done: Rig) -> None:
+    context = done.context("kernels.compile")
+    tp = resolve(done.plan.ladders[0])[2]
     reference, found = load_reference(context, "debug"), load_rung(context, tp)
     assert found.thing.attempt.startswith("parallelism.tp/")
     assert found.thing.layout == "dp_shard2 x tp2, accumulation 1"
@@ -144,24 +141,24 @@ def test_a_later_rung_is_read_with_the_start_and_the_noise_of_its_reference(clim
     ours, theirs = found.yardstick, reference.yardstick
     assert (ours.noise, ours.kept.start) == (theirs.noise, theirs.kept.start)
     assert ours.kept.gradient is not None
-    assert ours.kept.gradient.folder == climbed.run.folder / found.thing.attempt / "tp/captures"
+    assert ours.kept.gradient.folder == done.run.folder / found.thing.attempt / "tp/captures"
     assert [name for name, _ in ours.kept.gradient.tensors()] == list(SHAPES)
     assert len(found.step_seconds) == 6
 
 
-def test_a_rung_without_a_verdict_is_refused(climbed: Rig) -> None:
-    context = climbed.context("kernels.compile")
+def test_a_rung_without_a_verdict_is_refused(done: Rig) -> None:
+    context = done.context("kernels.compile")
     earlier = {name: v for name, v in context.earlier.items() if name != "parallelism.tp"}
-    tp = resolve(climbed.plan.ladders[0])[2]
+    tp = resolve(done.plan.ladders[0])[2]
     with pytest.raises(EvidenceError, match=r"parallelism\.tp has no verdict"):
         load_rung(replace(context, earlier=earlier), tp)
 
 
 @pytest.mark.parametrize("file", ["records/rank-3.jsonl", "captures/end.stage-0.safetensors"])
-def test_a_file_of_a_rung_that_was_changed_is_refused(climbed: Rig, file: str) -> None:
-    context = climbed.context("kernels.compile")
-    tp = resolve(climbed.plan.ladders[0])[2]
-    path = climbed.run.folder / load_rung(context, tp).thing.attempt / "tp" / file
+def test_a_file_of_a_rung_that_was_changed_is_refused(done: Rig, file: str) -> None:
+    context = done.context("kernels.compile")
+    tp = resolve(done.plan.ladders[0])[2]
+    path = done.run.folder / load_rung(context, tp).thing.attempt / "tp" / file
     data = path.read_bytes()
     path.write_bytes(data[:-1] + b" ")
     with pytest.raises(EvidenceError, match="the file was changed"):

@@ -5,18 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from trn_validate.base import Record
 from trn_validate.classify import cause_of, classify
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
-from trn_validate.records import (
-    Closing,
-    Degrees,
-    Failure,
-    Header,
-    Record,
-    Step,
-    failure_file,
-    rank_file,
-)
+from trn_validate.records import Closing, Failure, Header, Step, failure_file, rank_file
+from trn_validate.spec import Degrees
 from trn_validate.supervisor import Facts
 
 PIDS = {"0": 100, "1": 101, "2": 102, "3": 103}

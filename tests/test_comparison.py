@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.builders import load_plan, raw_plan
+from tests.builders import ladder_of
 from tests.fake_captures import SHAPES
 from tests.fake_training import (
     PARAMETERS,
@@ -33,7 +33,8 @@ from trn_validate.control import tolerance_of
 from trn_validate.errors import MeasurementError
 from trn_validate.launching import Trial
 from trn_validate.parity import Noise
-from trn_validate.records import Closing, Degrees, Header, Step
+from trn_validate.records import Closing, Header, Step
+from trn_validate.spec import Degrees
 
 NAMES = list(SHAPES)
 # As a real run on the CPU in float32 measured them.
@@ -56,11 +57,7 @@ RUNGS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    raw = raw_plan()
-    ladder = raw["paths"]["native"]["ladders"][0]
-    ladder["rungs"] = RUNGS
-    ladder["workload"]["seq_len"] = 512
-    return load_plan(tmp_path_factory.mktemp("plan"), raw=raw)
+    return ladder_of(tmp_path_factory.mktemp("plan"), RUNGS, seq_len=512)
 
 
 @pytest.fixture(scope="module")

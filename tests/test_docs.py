@@ -16,8 +16,8 @@ from stages import stages_of
 from tests.builders import CONFIGS, ROOT
 from trn_validate import errors, plan, yaml_file
 from trn_validate.check import Basis, Check
-from trn_validate.config import Deviations, Limits
 from trn_validate.launch import Cause
+from trn_validate.limits import Deviations, Limits
 from trn_validate.verdict import (
     Artifact,
     Command,

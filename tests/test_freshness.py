@@ -28,8 +28,9 @@ from trn_validate.freshness import (
     outside_digest,
 )
 from trn_validate.hashes import Hashes
-from trn_validate.records import ModelChoice, Step
+from trn_validate.records import Step
 from trn_validate.sources import ABSENT, code_version, folder_sources, module_sources
+from trn_validate.spec import ModelChoice
 from trn_validate.verdict import Artifact, Host, Verdict
 
 REPO = Path(__file__).resolve().parent.parent

@@ -8,9 +8,10 @@ import pytest
 
 from tests.builders import CONFIGS, load_plan, plan_refusal, raw_ladder, raw_plan
 from trn_validate import plan, yaml_file
-from trn_validate.config import Deviations, LadderSection
+from trn_validate.config import LadderSection
 from trn_validate.ladder import ResolvedRung, resolve
-from trn_validate.records import AXES
+from trn_validate.limits import Deviations
+from trn_validate.spec import AXES
 
 LADDER = "paths.native.ladders.debug"
 NEXT = f"{LADDER}.rungs.next"

@@ -23,7 +23,8 @@ from trn_validate.launching import (
     threads,
     try_launch,
 )
-from trn_validate.records import Header, RunSpec, Step
+from trn_validate.records import Header, Step
+from trn_validate.spec import RunSpec
 from trn_validate.stage import Context, Unmeasured
 
 STAGE = "parallelism.fsdp"

@@ -15,9 +15,7 @@ from pydantic.fields import FieldInfo
 from tests.builders import CONFIGS, ROOT, load_plan, plan_refusal, raw_ladder, raw_plan, write_plan
 from trn_validate import plan
 from trn_validate.config import (
-    Deviations,
     LadderSection,
-    Limits,
     Model,
     PathSection,
     Plan,
@@ -30,7 +28,8 @@ from trn_validate.config import (
 from trn_validate.errors import ConfigError
 from trn_validate.flavors import FLAVORS, Shape
 from trn_validate.ladder import resolve
-from trn_validate.records import DataChoice
+from trn_validate.limits import Deviations, Limits
+from trn_validate.spec import DataChoice
 
 LADDER = "paths.native.ladders.debug"
 SHAPE = json.dumps(

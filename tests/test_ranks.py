@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.builders import captured, closing, header, state, step
+from trn_validate.base import Record
 from trn_validate.errors import EvidenceError
 from trn_validate.ranks import non_finite, read_rank, read_ranks
-from trn_validate.records import Communication, Compilation, Record, rank_file
+from trn_validate.records import Communication, Compilation, rank_file
 
 
 def write(folder: Path, *lines: Record, rank: int = 0, tail: str = "") -> Path:

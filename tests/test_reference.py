@@ -20,7 +20,7 @@ from trn_validate import plan as plans
 from trn_validate.config import Plan
 from trn_validate.judging import global_steps
 from trn_validate.ladder import resolve
-from trn_validate.records import Degrees, RunSpec, State, Step
+from trn_validate.records import State, Step
 from trn_validate.reference import (
     REFERENCE,
     RERUN,
@@ -33,6 +33,7 @@ from trn_validate.reference import (
     seed_spec,
     state_check,
 )
+from trn_validate.spec import Degrees, RunSpec
 
 LAST = 6
 EVERY = (0, 3, LAST)

@@ -9,9 +9,9 @@ import pytest
 from stages.baseline_eager import first_rung
 from tests.fake_training import TENSORS, ladder_plan
 from trn_validate.config import Plan
+from trn_validate.damage import damage
 from trn_validate.errors import MeasurementError
 from trn_validate.resume import (
-    damage,
     give,
     halfway,
     reload_spec,

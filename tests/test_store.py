@@ -560,26 +560,26 @@ def test_a_checkpoint_is_moved_out_of_private(run: Run) -> None:
     source.mkdir(parents=True)
     (source / ".metadata").write_bytes(b"m")
     (source / "__0_0.distcp").write_bytes(b"weights")
-    name = run.adopt(source, "seed/step-0", attempt)
+    name = attempt.adopt(source, "seed/step-0")
     assert name == "baseline.eager/1/seed/step-0"
     assert not source.exists()
     assert [a.path for a in run.tree(name)] == [f"{name}/.metadata", f"{name}/__0_0.distcp"]
-    assert run.adopt(source, "seed/step-0", attempt) == name
+    assert attempt.adopt(source, "seed/step-0") == name
 
 
 def test_nothing_is_overwritten_by_moving(run: Run) -> None:
     attempt = run.new_attempt(STAGE)
     for name in ("a", "b"):
         (attempt.private / name).write_text(name)
-    run.adopt(attempt.private / "a", "kept", attempt)
+    attempt.adopt(attempt.private / "a", "kept")
     with pytest.raises(FolderError, match="nothing is overwritten"):
-        run.adopt(attempt.private / "b", "kept", attempt)
+        attempt.adopt(attempt.private / "b", "kept")
     assert (attempt.folder / "kept").read_text() == "a"
     with pytest.raises(MeasurementError, match="no such file"):
-        run.adopt(attempt.private / "c", "c", attempt)
+        attempt.adopt(attempt.private / "c", "c")
     for outside in ("../up", "/etc/x", ""):
         with pytest.raises(ValueError, match="leads out"):
-            run.adopt(attempt.private / "b", outside, attempt)
+            attempt.adopt(attempt.private / "b", outside)
 
 
 def data(run: Run, name: str = "data.bin", content: bytes = b"weights") -> Artifact:

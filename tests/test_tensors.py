@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.builders import load_plan, raw_plan
+from tests.builders import ladder_of
 from tests.fake_captures import MOMENTS, SHAPES
 from tests.fake_training import (
     Defect,
@@ -20,9 +20,9 @@ from tests.fake_training import (
     lacking,
     unwritten,
 )
-from trn_validate.captures import Deviation
 from trn_validate.check import Check
 from trn_validate.config import Plan
+from trn_validate.deviations import Deviation
 from trn_validate.errors import EvidenceError
 from trn_validate.parity import Noise, Tolerance
 from trn_validate.tensors import (
@@ -58,9 +58,7 @@ RUNGS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    raw = raw_plan()
-    raw["paths"]["native"]["ladders"][0]["rungs"] = RUNGS
-    return load_plan(tmp_path_factory.mktemp("plan"), raw=raw)
+    return ladder_of(tmp_path_factory.mktemp("plan"), RUNGS)
 
 
 @pytest.fixture(scope="module")

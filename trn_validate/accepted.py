@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from trn_validate.comparison import Yardstick
+from trn_validate.comparison import Yardstick, yardstick_of
 from trn_validate.config import Plan
 from trn_validate.control import measured_noise
+from trn_validate.describing import thing_of
 from trn_validate.errors import EvidenceError
-from trn_validate.judging import global_steps, whole_parameters
+from trn_validate.judging import arrangement
 from trn_validate.ladder import ResolvedRung, resolve
-from trn_validate.parity import Noise
 from trn_validate.ranks import RankRecord, read_ranks
 from trn_validate.reference import REFERENCE, SEED
 from trn_validate.stage import Context
-from trn_validate.tensors import Kept, kept
+from trn_validate.tensors import kept
 from trn_validate.verdict import Thing, Verdict
 
 
@@ -55,7 +55,7 @@ def load_reference(context: Context, ladder_name: str) -> Reference:
     return Reference(
         seed=folder / SEED,
         thing=_thing(REFERENCE, verdict, records),
-        yardstick=_yardstick(records, kept(records, folder / REFERENCE / "captures"), noise),
+        yardstick=yardstick_of(records, kept(records, folder / REFERENCE / "captures"), noise),
         step_seconds=verdict.series.get("step_seconds", ()),
     )
 
@@ -73,7 +73,7 @@ def load_rung(context: Context, rung: ResolvedRung) -> Reference:
     folder = context.run.folder / f"{rung.stage}/{verdict.attempt}"
     own = kept(records, folder / rung.name / "captures")
     # The rung's stage has shown that it started from the same bits, of which it kept digests.
-    yardstick = _yardstick(records, own, first.yardstick.noise)
+    yardstick = yardstick_of(records, own, first.yardstick.noise)
     return Reference(
         seed=first.seed,
         thing=_thing(rung.name, verdict, records),
@@ -101,20 +101,6 @@ def _load(
     return verdict, records
 
 
-def _yardstick(records: dict[int, RankRecord], own: Kept, noise: Noise) -> Yardstick:
-    return Yardstick(
-        steps=global_steps(records),
-        parameters=whole_parameters(records),
-        kept=own,
-        noise=noise,
-    )
-
-
 def _thing(name: str, verdict: Verdict, records: dict[int, RankRecord]) -> Thing:
-    header = records[0].header
-    return Thing(
-        name=name,
-        attempt=f"{verdict.stage}/{verdict.attempt}",
-        pids=tuple(record.header.pid for record in records.values()),
-        layout=f"{header.degrees}, accumulation {header.accumulation}",
-    )
+    attempt = f"{verdict.stage}/{verdict.attempt}"
+    return thing_of(name, attempt, records, arrangement(records[0].header))

@@ -14,7 +14,7 @@ from statistics import median
 
 from trn_validate.accepted import load_reference, stage_of_reference
 from trn_validate.commands import StagesOf, gate_of, verdicts_of
-from trn_validate.control import CONTROL, MEASURES, noise_from
+from trn_validate.control import CONTROL, MEASURES, noise_from, tolerance_of
 from trn_validate.errors import EvidenceError
 from trn_validate.gate import Standing
 from trn_validate.ladder import ResolvedRung, resolve
@@ -81,11 +81,7 @@ def calibrate(context: Context, rung: ResolvedRung, repeats: int) -> tuple[Sprea
         ]
         trials = launch(context, specs)
         noises += [noise_from(ours.steps, ours.kept, trial) for trial in trials]
-    tolerance = Tolerance(
-        context.plan.limits.of(rung.ladder.workload.compute_dtype),
-        context.plan.limits.factor,
-        ours.noise,
-    )
+    tolerance = tolerance_of(context.plan, rung.ladder.workload.compute_dtype, ours.noise)
     return tuple(_spread(figure, tolerance, noises) for figure in MEASURES)
 
 
@@ -142,14 +138,19 @@ def show_calibration(
             )
             found[ladder.name] = calibrate(context, resolve(ladder)[0], repeats)
             run.publish(attempt)
-            told = {ladder.name: [asdict(spread) for spread in found[ladder.name]]}
-            write_atomic(attempt.folder / "spread.json", json.dumps(told, indent=2).encode())
+            told = _json({ladder.name: found[ladder.name]})
+            write_atomic(attempt.folder / "spread.json", told.encode())
     if as_json:
-        print(json.dumps({n: [asdict(s) for s in spreads] for n, spreads in found.items()}))
+        print(_json(found))
     else:
         for line in _table(found, repeats):
             print(line)
     return 0 if all(s.quiet for spreads in found.values() for s in spreads) else 1
+
+
+def _json(found: Mapping[str, Sequence[Spread]]) -> str:
+    spreads = {ladder: [asdict(spread) for spread in all_] for ladder, all_ in found.items()}
+    return json.dumps(spreads, indent=2)
 
 
 def _require_fresh(standings: Sequence[Standing], stage: str, run: Run) -> None:

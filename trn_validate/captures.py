@@ -1,18 +1,17 @@
-"""Gradients and parameters that the ranks kept, and the distance between two runs of them.
+"""Gradients and parameters that the ranks kept, read back by name.
 
-What a file holds is the whole tensor or, for a model too large for that, its sketch, which is
-linear: the same comparison serves both. A name that one side lacks is never skipped.
+What a file holds is the whole tensor or, for a model too large for that, its sketch.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from trn_validate.errors import EvidenceError, MeasurementError
+from trn_validate.errors import EvidenceError, MeasurementError, TrnValidateError
 from trn_validate.ranks import RankRecord
 from trn_validate.records import Captured
 
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
-
-FLOOR = 1e-6
-"""Least denominator of a parameter's distance, as a part of the norm over all parameters."""
 
 Moment = Literal["start", "gradient", "end"]
 
@@ -63,20 +59,61 @@ class Capture:
         """Whether sketches stand for the tensors."""
         return any(record.mode == "sketch" for record in self.records)
 
-    def tensors(self) -> Iterator[tuple[str, Array]]:
-        """Each tensor as float64, one at a time, in forward order.
+    @contextmanager
+    def reading(self) -> Iterator[Callable[[str], Array | None]]:
+        """Open the files; gives a function that reads one tensor, or None where there is none.
+
+        Tensors are float64 and read one at a time, since all of them together may be large.
 
         Raises:
             EvidenceError: a file that is missing or is not what the record says.
             MeasurementError: the same, of a launch that no verdict has accepted yet.
         """
-        for record in self.records:
-            try:
-                yield from _tensors(self.folder, record)
-            except EvidenceError as error:
-                if self.accepted:
-                    raise
-                raise MeasurementError(error.what, where=error.where) from error
+        with ExitStack() as stack:
+            files = {name: file for r in self.records for name, file in self._open(r, stack)}
+
+            def read(name: str) -> Array | None:
+                if name not in files:
+                    return None
+                path, file = files[name]
+                with self._refusing(path):
+                    tensor: Array = file.get_tensor(name).astype("float64")
+                return tensor
+
+            yield read
+
+    def tensors(self) -> Iterator[tuple[str, Array]]:
+        """Each tensor in forward order, read as :meth:`reading` does."""
+        with self.reading() as read:
+            for name in self.names:
+                if (tensor := read(name)) is not None:
+                    yield name, tensor
+
+    def _open(self, record: Captured, stack: ExitStack) -> Iterator[tuple[str, tuple[Path, Any]]]:
+        """Open one stage's file for as long as ``stack``; gives it for each name in it."""
+        from safetensors import safe_open
+
+        path = self.folder / (record.file or "")
+        with self._refusing(path):
+            file = stack.enter_context(safe_open(path, framework="np"))
+            if set(file.keys()) != set(record.norms):
+                raise self._refused("the file holds other tensors than its record names", path)
+        for name in record.norms:
+            yield name, (path, file)
+
+    @contextmanager
+    def _refusing(self, path: Path) -> Iterator[None]:
+        from safetensors import SafetensorError
+
+        try:
+            yield
+        except (SafetensorError, OSError) as error:
+            raise self._refused(f"no file of tensors ({error})", path) from None
+
+    def _refused(self, what: str, path: Path) -> TrnValidateError:
+        if self.accepted:
+            return EvidenceError(what, where=str(path), todo="Rerun the stage that wrote it.")
+        return MeasurementError(what, where=str(path))
 
 
 def read_capture(
@@ -118,120 +155,3 @@ def disagreement(records: Mapping[int, RankRecord]) -> str:
             names += [n for n in line.digests if n not in ours.digests]
             return f"{line.what} of {names[0]}: rank {rank} and rank {owner} differ"
     return ""
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """How far one parameter's tensor is from the reference's."""
-
-    name: str
-    relative: float
-    """L2 norm of the difference over the denominator; infinite where a side lacks it, NaN where
-    one holds what is no finite number."""
-    factor: float = math.nan
-    """The constant that brings the reference's tensor closest to this one."""
-    rest: float = math.inf
-    """What is left of ``relative`` once that constant is taken out."""
-
-
-def gradient_deviations(reference: Capture, candidate: Capture) -> tuple[Deviation, ...]:
-    """Relative L2 distance of every gradient, in the reference's forward order.
-
-    The denominator is the norm of the reference's gradient, floored at FLOOR of the total.
-    """
-    norms = reference.norms
-    least = FLOOR * math.hypot(*norms.values())
-    scale = {name: max(norm, least) for name, norm in norms.items()}
-    return _deviations(reference, candidate, scale)
-
-
-def parameter_deviations(
-    start: Capture, reference: Capture, candidate: Capture
-) -> tuple[Deviation, ...]:
-    """Relative L2 distance of every parameter after the last step.
-
-    The denominator is the norm of the change since ``start`` in the reference, floored at
-    FLOOR of the change of all: what training did, not what the weights are.
-    """
-    import numpy as np
-
-    begun = dict(start.tensors())
-    change = {n: float(np.linalg.norm(t - begun[n])) for n, t in reference.tensors() if n in begun}
-    least = FLOOR * math.hypot(*change.values())
-    scale = {name: max(norm, least) for name, norm in change.items()}
-    # Of the changes, since a fault in the updates is no factor of the weights.
-    return _deviations(reference, candidate, scale, begun)
-
-
-def _deviations(
-    reference: Capture,
-    candidate: Capture,
-    scale: Mapping[str, float],
-    origin: Mapping[str, Array] | None = None,
-) -> tuple[Deviation, ...]:
-    theirs = dict(candidate.tensors())
-    found = []
-    for name, ours in reference.tensors():
-        value = theirs.pop(name, None)
-        if value is None or value.shape != ours.shape or not scale.get(name):
-            found.append(Deviation(name, math.inf))
-        else:
-            zero = origin[name] if origin else 0.0
-            found.append(_deviation(name, ours - zero, value - zero, scale[name]))
-    return (*found, *(Deviation(name, math.inf) for name in theirs))
-
-
-def _deviation(name: str, reference: Array, value: Array, scale: float) -> Deviation:
-    import numpy as np
-
-    if not (np.isfinite(reference).all() and np.isfinite(value).all()):
-        return Deviation(name, math.nan)
-    square = float(np.vdot(reference, reference))
-    factor = float(np.vdot(reference, value)) / square if square else math.nan
-    return Deviation(
-        name,
-        relative=float(np.linalg.norm(value - reference)) / scale,
-        factor=factor,
-        rest=float(np.linalg.norm(value - factor * reference)) / scale,
-    )
-
-
-def rows_that_differ(
-    reference: Capture, candidate: Capture, name: str
-) -> tuple[int, int, int] | None:
-    """First and last row that hold the difference in one parameter, and the number of rows.
-
-    All but a millionth of its square lies between them. None for a vector, or where sketches
-    stand for the tensors.
-    """
-    import numpy as np
-
-    if reference.sketched or candidate.sketched:
-        return None
-    sides = [dict(side.tensors()).get(name) for side in (reference, candidate)]
-    ours, theirs = sides
-    if ours is None or theirs is None or ours.shape != theirs.shape or ours.ndim < 2:
-        return None
-    squares = np.square(theirs - ours).reshape(ours.shape[0], -1).sum(axis=1)
-    held = np.flatnonzero(squares > 1e-6 * squares.sum())
-    return (int(held[0]), int(held[-1]), ours.shape[0]) if held.size else None
-
-
-def _tensors(folder: Path, record: Captured) -> Iterator[tuple[str, Array]]:
-    from safetensors import SafetensorError, safe_open
-
-    path = folder / (record.file or "")
-    try:
-        with safe_open(path, framework="np") as file:
-            if set(file.keys()) != set(record.norms):
-                raise EvidenceError(
-                    "the file holds other tensors than its record names",
-                    where=str(path),
-                    todo="Rerun the stage that wrote it.",
-                )
-            for name in record.norms:
-                yield name, file.get_tensor(name).astype("float64")
-    except (SafetensorError, OSError) as error:
-        raise EvidenceError(
-            f"no file of tensors ({error})", where=str(path), todo="Rerun the stage that wrote it."
-        ) from None

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from trn_validate.records import Record, revive
+from trn_validate.base import Record, revive
 
 Comparator = Literal["<=", "<", ">=", ">", "==", "!="]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from trn_validate.check import Check
@@ -16,6 +17,7 @@ from trn_validate.judging import (
 )
 from trn_validate.launching import Trial
 from trn_validate.parity import Limit, Noise, parity_checks, parity_names
+from trn_validate.ranks import RankRecord
 from trn_validate.tensors import Kept, tensor_checks, tensor_names
 
 
@@ -36,10 +38,15 @@ class Yardstick:
 
 def yardstick(trial: Trial, noise: Noise) -> Yardstick:
     """A finished launch as what others are held against."""
+    return yardstick_of(trial.records, trial_kept(trial), noise)
+
+
+def yardstick_of(records: Mapping[int, RankRecord], own: Kept, noise: Noise) -> Yardstick:
+    """What ranks recorded and kept, as what others are held against."""
     return Yardstick(
-        steps=global_steps(trial.records),
-        parameters=whole_parameters(trial.records),
-        kept=trial_kept(trial),
+        steps=global_steps(records),
+        parameters=whole_parameters(records),
+        kept=own,
         noise=noise,
     )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
 
 from trn_validate.check import Check
+from trn_validate.describing import median, series
 from trn_validate.launching import Trial
 from trn_validate.ranks import RankRecord
 from trn_validate.records import Compilation
@@ -108,11 +108,7 @@ def compile_measures(trial: Trial, eager_seconds: Sequence[float]) -> dict[str, 
         "compile_seconds": max((line.seconds for line in lines), default=0.0),
         "compiled_graphs": float(max((line.graphs for line in lines), default=0)),
     }
-    compiled = [
-        max(r.steps[i].seconds["total"] for r in trial.records.values())
-        for i in range(2, min(len(r.steps) for r in trial.records.values()))
-    ]
-    eager = list(eager_seconds[2:])
+    compiled, eager = series(trial)["step_seconds"][2:], eager_seconds[2:]
     if compiled and eager:
         found |= {
             "compiled_step_seconds": median(compiled),

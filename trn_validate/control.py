@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trn_validate.check import Check
-from trn_validate.config import Bound, Deviations, Plan
+from trn_validate.config import Plan
 from trn_validate.judging import (
     GlobalStep,
     common_checks,
@@ -19,8 +19,9 @@ from trn_validate.judging import (
     whole_parameters,
 )
 from trn_validate.launching import Trial
+from trn_validate.limits import Bound, Deviations
 from trn_validate.parity import Noise, Tolerance, loss_distances, norm_distances, worst
-from trn_validate.records import DTYPE
+from trn_validate.spec import DTYPE
 from trn_validate.tensors import Kept, changes, kept, largest, slopes
 
 CONTROL = "control"

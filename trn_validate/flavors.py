@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trn_validate.records import Record
+from trn_validate.base import Record
 
 _Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 

@@ -9,9 +9,8 @@ from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.launching import Trial, finite_check
 from trn_validate.ranks import RankRecord
-from trn_validate.records import Step
-from trn_validate.stage import Findings
-from trn_validate.verdict import Layout, Thing
+from trn_validate.records import Header, Step
+from trn_validate.spec import RunSpec
 
 _MODULUS = 2**128
 
@@ -102,8 +101,8 @@ def common_checks(plan: Plan, trial: Trial, *, parameters: int | None = None) ->
         _same(
             trial,
             "degrees",
-            [f"{h.degrees}, accumulation {h.accumulation}" for h in headers],
-            f"{spec.degrees}, accumulation {spec.accumulation}",
+            [arrangement(header) for header in headers],
+            arrangement(spec),
         ),
         _count(trial, "parameters", here, here if parameters is None else parameters),
         _tokens(trial),
@@ -192,84 +191,6 @@ def _agreement(trial: Trial, plan: Plan) -> Check:
     )
 
 
-def layout(trial: Trial, model: str) -> Layout:
-    """What ran, for the verdict."""
-    spec = trial.spec
-    return Layout(
-        model=model,
-        processes=spec.degrees.world_size,
-        degrees=spec.degrees,
-        global_batch_size=spec.global_batch_size,
-        seq_len=spec.seq_len,
-        tokens_per_step=spec.tokens_per_step,
-        local_batch_size=spec.local_batch_size,
-        accumulation=spec.accumulation,
-        compute_dtype=spec.compute_dtype,
-        attention=spec.attention,
-        spmd_backend=spec.spmd_backend,
-        sequence_parallel=spec.sequence_parallel,
-    )
-
-
-def thing(trial: Trial, attempt: str, implementation: str = "") -> Thing:
-    """One side of a comparison; ``implementation`` is what it is besides its layout."""
-    layout = f"{trial.spec.degrees}, accumulation {trial.spec.accumulation}"
-    return Thing(
-        name=trial.spec.name,
-        attempt=attempt,
-        pids=tuple(record.header.pid for record in trial.records.values()),
-        layout=f"{layout}, {implementation}" if implementation else layout,
-    )
-
-
-def series(trial: Trial) -> dict[str, tuple[float, ...]]:
-    """Loss and gradient norm of every step, and its seconds on the slowest rank."""
-    steps = global_steps(trial.records)
-    return {
-        "loss": tuple(s.loss for s in steps),
-        "grad_norm": tuple(s.grad_norm for s in steps),
-        "step_seconds": tuple(
-            max(r.steps[i].seconds["total"] for r in trial.records.values())
-            for i in range(len(steps))
-        ),
-    }
-
-
-def speed(trial: Trial) -> dict[str, float]:
-    """Tokens per second, step seconds and peak memory; the first step is left out of the time."""
-    seconds = series(trial)["step_seconds"][1:]
-    peaks = [line.peak_memory_bytes for r in trial.records.values() for line in r.steps]
-    # Imported here, since status has 0.3 s and takes no median.
-    from statistics import median
-
-    found: dict[str, float] = {"peak_memory_bytes": float(max(peaks, default=0))}
-    if seconds:
-        found["step_seconds"] = median(seconds)
-        found["tokens_per_second"] = trial.spec.tokens_per_step / median(seconds)
-    return found
-
-
-def communication(trial: Trial) -> dict[str, float]:
-    """Calls and bytes of one step by kind, each of the rank that has most of it.
-
-    Of a step after those that are judged, since counting takes time.
-    """
-    found: dict[str, float] = {}
-    for record in trial.records.values():
-        line = record.communication
-        for what, amounts in (("calls", line.calls), ("bytes", line.bytes)) if line else ():
-            for kind, amount in amounts.items():
-                name = f"communication_{what}.{kind}"
-                found[name] = max(found.get(name, 0.0), float(amount))
-    return found
-
-
-def describe(findings: Findings, trial: Trial, model: str) -> None:
-    """Put what ran, where, how fast and with which versions into the findings of a stage."""
-    header = trial.records[0].header
-    findings.layout = layout(trial, model)
-    findings.device = header.parameter_device
-    findings.versions = header.versions
-    findings.facts = {**findings.facts, "replaced": ", ".join(header.replaced)}
-    findings.series = series(trial)
-    findings.measures = {**findings.measures, **speed(trial), **communication(trial)}
+def arrangement(of: RunSpec | Header) -> str:
+    """A layout in words, as it was asked for or as torchtitan built it."""
+    return f"{of.degrees}, accumulation {of.accumulation}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from trn_validate.config import LadderSection, Plan, Rung
 from trn_validate.errors import ConfigError
 from trn_validate.flavors import Shape
-from trn_validate.records import AXES, Degrees
+from trn_validate.spec import AXES, Degrees
 
 CP_BLOCK = 128
 """Block size that torch's context parallelism hard-codes for a block mask."""

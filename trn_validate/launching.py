@@ -15,7 +15,7 @@ from trn_validate.ladder import ResolvedRung
 from trn_validate.launch import LaunchRequest, LaunchResult
 from trn_validate.paths import make_folder, write_atomic
 from trn_validate.ranks import RankRecord, non_finite, read_ranks
-from trn_validate.records import CheckpointChoice, RunSpec, captures_folder
+from trn_validate.spec import CheckpointChoice, RunSpec, captures_folder
 from trn_validate.stage import Context, Unmeasured
 from trn_validate.verdict import Problem
 
@@ -170,9 +170,7 @@ def _moved(context: Context, spec: RunSpec) -> Path | None:
     folder = captures_folder(spec)
     if not folder.is_dir():
         return None
-    return context.run.folder / context.run.adopt(
-        folder, f"{spec.name}/{folder.name}", context.attempt
-    )
+    return context.run.folder / context.attempt.adopt(folder, f"{spec.name}/{folder.name}")
 
 
 def _records(spec: RunSpec, result: LaunchResult) -> dict[int, RankRecord]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trn_validate.check import Basis, Check
-from trn_validate.config import Bound, Deviations
 from trn_validate.judging import GlobalStep
+from trn_validate.limits import Bound, Deviations
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trn_validate.records import Degrees, Record
+from trn_validate.base import Record
+from trn_validate.spec import Degrees
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 

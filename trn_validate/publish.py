@@ -18,9 +18,7 @@ _TEXT = (*_JSON, ".log", ".txt")
 _CHUNK = 1 << 20
 
 
-def publish(
-    source: Path, target: Path, redactor: Redactor, *, skip: frozenset[str] = SKIPPED
-) -> tuple[str, ...]:
+def publish(source: Path, target: Path, redactor: Redactor) -> tuple[str, ...]:
     """Copy every text file under ``source``, redacted, to its place under ``target``.
 
     Gives the names of the copies, relative to ``target``. Done again it gives the same;
@@ -31,7 +29,7 @@ def publish(
     """
     done = []
     with folder_errors(target):
-        for file in files_below(source, skip=skip):
+        for file in files_below(source, skip=SKIPPED):
             if file.suffix not in _TEXT or file.name.startswith("."):
                 continue
             copy = target / file.relative_to(source)

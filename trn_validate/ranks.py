@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from trn_validate.base import Record
 from trn_validate.errors import EvidenceError
 from trn_validate.records import (
     Captured,
@@ -17,7 +18,6 @@ from trn_validate.records import (
     Compilation,
     Header,
     Line,
-    Record,
     State,
     Step,
     Written,

@@ -14,25 +14,24 @@ from typing import TypedDict
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.control import CONTROL
+from trn_validate.describing import thing
 from trn_validate.judging import (
     GlobalStep,
     common_checks,
     common_names,
     global_steps,
-    thing,
     whole_parameters,
 )
 from trn_validate.ladder import ResolvedRung
 from trn_validate.launching import Trial, launch, run_spec
 from trn_validate.parity import Limit, parity_checks, parity_names
-from trn_validate.records import DTYPE, CheckpointChoice, Degrees, RunSpec
+from trn_validate.spec import DTYPE, CheckpointChoice, Degrees, RunSpec
 from trn_validate.stage import Context
 from trn_validate.verdict import Compared
 
 SEED = "seed"
 REFERENCE = "reference"
 RERUN = "rerun"
-STEP_0 = "checkpoint/step-0"
 
 
 def seed_spec(plan: Plan, rung: ResolvedRung, private: Path) -> RunSpec:
@@ -82,7 +81,7 @@ def control_spec(
 def make_seed(context: Context, rung: ResolvedRung) -> Path:
     """Make the ladder's seed checkpoint and move it into the run folder."""
     (trial,) = launch(context, [seed_spec(context.plan, rung, context.attempt.private)])
-    context.run.adopt(trial.checkpoints / "step-0", SEED, context.attempt)
+    context.attempt.adopt(trial.checkpoints / "step-0", SEED)
     return context.attempt.folder / SEED
 
 

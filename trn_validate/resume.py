@@ -14,18 +14,16 @@ from trn_validate.config import Plan
 from trn_validate.errors import MeasurementError
 from trn_validate.judging import GlobalStep, common_checks, common_names, global_steps
 from trn_validate.ladder import ResolvedRung
-from trn_validate.launch import Cause
-from trn_validate.launching import DUMP, Trial, launch, problem, run_spec, try_launch
+from trn_validate.launching import DUMP, Trial, launch, run_spec
 from trn_validate.parity import parity_checks, parity_names
 from trn_validate.paths import file_digest, files_below, make_folder, write_atomic
-from trn_validate.records import DTYPE, CheckpointChoice, RunSpec
 from trn_validate.reference import rerun_limits, state_check
-from trn_validate.stage import Context, Unmeasured
+from trn_validate.spec import DTYPE, CheckpointChoice, RunSpec
+from trn_validate.stage import Context
 
 SAVE = "save"
 RESUME = "resume"
 RELOAD = "reload"
-DAMAGE = ("truncated", "missing")
 STATE = f"{RESUME}: state at the start"
 FINAL = f"{RESUME}: state after the last step"
 RELOADED = f"{RELOAD}: model at the start"
@@ -82,16 +80,6 @@ def give(source: Path, spec: RunSpec) -> Path:
     make_folder(target.parent)
     shutil.copytree(source, target, copy_function=os.link)
     return target
-
-
-def damage(checkpoint: Path, how: str) -> str:
-    """Cut the largest shard in half, or take it away; the original is left alone."""
-    shard = max(checkpoint.glob("*.distcp"), key=lambda path: path.stat().st_size)
-    data = shard.read_bytes()
-    shard.unlink()
-    if how == "truncated":
-        write_atomic(shard, data[: len(data) // 2], sync=False)
-    return shard.name
 
 
 def resume_names() -> tuple[str, ...]:
@@ -194,55 +182,6 @@ def _listing(checkpoint: Path) -> bytes:
         for path in files_below(checkpoint)
     }
     return (json.dumps({checkpoint.name: files}, indent=2) + "\n").encode()
-
-
-def damage_names() -> tuple[str, ...]:
-    """Names of the checks that :func:`damaged` makes."""
-    return tuple(f"{how} shard: steps trained on it" for how in DAMAGE)
-
-
-def damaged(context: Context, rung: ResolvedRung, saved: Trial) -> list[Check]:
-    """A checkpoint with a truncated or a missing shard is noticed before a step is taken.
-
-    Raises:
-        Unmeasured: a launch ended before it came to load, or for a reason that is not its own.
-    """
-    checkpoint = saved.checkpoints / f"step-{halfway(rung)}"
-    specs, names = [], []
-    for how in DAMAGE:
-        spec = resume_spec(context.plan, rung, how, context.attempt.private)
-        names.append(damage(give(checkpoint, spec), how))
-        specs.append(spec)
-    trials = try_launch(context, specs)
-    for trial in trials:
-        if not _taken(trial) and not _refused(trial):
-            raise Unmeasured(problem(context, trial))
-    return [
-        Check(
-            name=f"{how} shard: steps trained on it",
-            measured=_taken(trial),
-            comparator="==",
-            limit=0,
-            unit="steps",
-            source="derived",
-            detail=f"{name}: {trial.result.what or trial.result.cause.phrase}",
-        )
-        for how, name, trial in zip(DAMAGE, names, trials, strict=True)
-    ]
-
-
-def _taken(trial: Trial) -> int:
-    """Steps that were taken; an exit status of 0 counts as one, since nothing complained."""
-    steps = [len(record.steps) for record in trial.records.values()]
-    return max([*steps, int(trial.result.cause.usable)])
-
-
-def _refused(trial: Trial) -> bool:
-    """Whether every rank had built its trainer and one then raised; a full disk tells nothing."""
-    return (
-        trial.result.cause in (Cause.CRASH, Cause.CONFIGURATION)
-        and len(trial.records) == trial.spec.degrees.world_size
-    )
 
 
 def safetensors_elements(folder: Path) -> dict[str, int]:

@@ -155,10 +155,6 @@ class Run(VerdictFolder):
         remove_halves(self.folder)
         return tuple(done)
 
-    def adopt(self, source: Path, name: str, attempt: Attempt) -> str:
-        """See :meth:`trn_validate.attempt.Attempt.adopt`."""
-        return attempt.adopt(source, name)
-
     def artifact(self, relative: str) -> Artifact:
         """See :meth:`trn_validate.hashes.Hashes.artifact`."""
         return self._hashes.artifact(relative)

@@ -12,16 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trn_validate.captures import (
-    Capture,
+from trn_validate.captures import Capture, disagreement, read_capture
+from trn_validate.check import Basis, Check
+from trn_validate.deviations import (
     Deviation,
-    disagreement,
     gradient_deviations,
     parameter_deviations,
-    read_capture,
     rows_that_differ,
 )
-from trn_validate.check import Basis, Check
 from trn_validate.parity import Tolerance
 from trn_validate.ranks import RankRecord
 
@@ -70,7 +68,6 @@ def tensor_checks(name: str, reference: Kept, candidate: Kept, tolerance: Tolera
         EvidenceError: a file of tensors is missing or is not what its record says.
     """
     compared, replicas, weights, gradient, parameters = tensor_names(name)
-    moved = changes(reference, candidate)
     return [
         _matched(compared, reference, candidate),
         _replicas(replicas, candidate),
@@ -83,7 +80,7 @@ def tensor_checks(name: str, reference: Kept, candidate: Kept, tolerance: Tolera
         ),
         _far(
             parameters,
-            moved,
+            changes(reference, candidate),
             tolerance.basis("parameter_relative"),
             (reference.end, candidate.end),
             of="change since the seed, ",
@@ -124,9 +121,10 @@ def _matched(name: str, reference: Kept, candidate: Kept) -> Check:
         if ours is None or theirs is None:
             odd.append(f"no {what} were kept")
             continue
-        total = len(ours.names)
-        odd += [f"{n} has no {what}" for n in ours.names if n not in set(theirs.names)]
-        odd += [f"{n} is not in the reference" for n in theirs.names if n not in set(ours.names)]
+        wanted, found = ours.norms, theirs.norms
+        total = len(wanted)
+        odd += [f"{name} has no {what}" for name in wanted if name not in found]
+        odd += [f"{name} is not in the reference" for name in found if name not in wanted]
     return Check(
         name=name,
         measured=len(odd) if total else max(1, len(odd)),

@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, computed_field
 
+from trn_validate.base import Real, Record
 from trn_validate.check import Check
 from trn_validate.errors import EvidenceError
 from trn_validate.parts import (
@@ -25,7 +26,6 @@ from trn_validate.parts import (
     Sha256,
     Thing,
 )
-from trn_validate.records import Real, Record
 
 __all__ = [
     "SCHEMA_VERSION",

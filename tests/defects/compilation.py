@@ -44,3 +44,13 @@ def block_left_out(config: Config) -> None:
         model.layers["1"]._compiled_call_impl = None
 
     seams.model(config, after=after)
+
+
+def graph_broken(config: Config) -> None:
+    """A loss with something in it that Dynamo cannot trace."""
+    seams.loss(config, torch._dynamo.graph_break)
+
+
+def frame_given_up(config: Config) -> None:
+    """A loss that Dynamo declines to compile, and runs as it is."""
+    seams.loss(config, torch._dynamo.skip_frame)

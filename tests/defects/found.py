@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tests.defects.catalogue import Defect
+from tests.defects.defect import Defect
 from trn_validate.check import Check
 from trn_validate.ranks import RankRecord
 from trn_validate.verdict import Outcome, Verdict

@@ -25,7 +25,7 @@ from trn_validate.errors import MeasurementError
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
 from trn_validate.launch_local import LocalLauncher
 from trn_validate.launching import DUMP
-from trn_validate.records import RunSpec
+from trn_validate.spec import RunSpec
 from trn_validate.supervisor import Facts
 
 _WALL = 3600.0

@@ -21,7 +21,8 @@ from itertools import groupby
 from pathlib import Path
 
 from stages.parallelism import members
-from tests.defects.catalogue import DEFECTS, Defect
+from tests.defects.catalogue import DEFECTS
+from tests.defects.defect import Defect
 from tests.defects.found import Findings
 from tests.defects.micro import ENVIRONMENT, micro_plan, micro_stages
 from tests.defects.walk import Walk

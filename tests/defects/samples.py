@@ -13,7 +13,7 @@ Config = ProbedTrainer.Config
 
 def same_on_two_ranks(config: Config) -> None:
     """Every data-parallel rank takes the first one's samples."""
-    seams.loader(config, lambda loader, step, place: _index(loader, step, 0, place))
+    seams.loader(config, index=lambda loader, step, place: _index(loader, step, 0, place))
 
 
 def swapped_between_steps(config: Config) -> None:
@@ -24,12 +24,12 @@ def swapped_between_steps(config: Config) -> None:
             step = 1 - step
         return _index(loader, step, loader.dp_rank, place)
 
-    seams.loader(config, index)
+    seams.loader(config, index=index)
 
 
 def stuck(config: Config) -> None:
     """A loader that gives the first batch for ever."""
-    seams.loader(config, lambda loader, step, place: _index(loader, 0, loader.dp_rank, place))
+    seams.loader(config, index=lambda loader, step, place: _index(loader, 0, loader.dp_rank, place))
 
 
 def split_inside_tp(config: Config) -> None:
@@ -39,7 +39,13 @@ def split_inside_tp(config: Config) -> None:
         shift = int(os.environ["RANK"]) % 2
         return _index(loader, step, loader.dp_rank, place) + shift
 
-    seams.loader(config, index)
+    seams.loader(config, index=index)
+
+
+def ragged(config: Config) -> None:
+    """The batch of step 3 has a row less, as the last one of a data set has."""
+    whole = config.training.local_batch_size
+    seams.loader(config, rows=lambda number: whole - 1 if number == 2 else whole)
 
 
 def _index(loader: Any, step: int, dp_rank: int, place: int) -> int:

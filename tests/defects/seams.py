@@ -7,16 +7,17 @@ it. So a defect is a config of one of these classes with a function in the field
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torchtitan.components.checkpointer import CheckpointManager
+from torchtitan.components.loss import CrossEntropyLoss
 
 from trn_validate.workload.capture import parameters
-from trn_validate.workload.data import InvariantDataLoader
+from trn_validate.workload.data import Batch, InvariantDataLoader
 from trn_validate.workload.probe import ProbedTrainer
 
 _Config = TypeVar("_Config")
@@ -133,14 +134,22 @@ def checkpoints(config: ProbedTrainer.Config, **places: Any) -> None:
 
 
 class Loader(InvariantDataLoader):
-    """A loader whose choice of samples is a place."""
+    """A loader with places for its choice of samples and for the size of its batches."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(InvariantDataLoader.Config):
-        """What is done at the place."""
+        """What is done at each place."""
 
         index: Callable[[Any, int, int], int] | None = None
         """The sample that comes next, from the step and the place in this rank's share of it."""
+        rows: Callable[[int], int] | None = None
+        """How many rows of the batch of a step, counted from 0, are handed on."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The parent's batches, with the place after each."""
+        for number, (inputs, labels) in enumerate(super().__iter__()):
+            rows = self.config.rows(number) if self.config.rows is not None else len(labels)
+            yield {name: value[:rows] for name, value in inputs.items()}, labels[:rows]
 
     def _next_index(self) -> int:
         step, place = divmod(self.emitted, self.per_step)
@@ -148,9 +157,36 @@ class Loader(InvariantDataLoader):
         return self.config.index(self, step, place) if self.config.index is not None else right
 
 
-def loader(config: ProbedTrainer.Config, index: Callable[[Any, int, int], int]) -> None:
-    """Put a loader that takes its samples by ``index`` into the config."""
-    config.dataloader = rebuilt(Loader, config.dataloader, index=index)
+def loader(config: ProbedTrainer.Config, **places: Any) -> None:
+    """Put a loader with these places filled into the config."""
+    config.dataloader = rebuilt(Loader, config.dataloader, **places)
+
+
+class Loss(CrossEntropyLoss):
+    """A loss with a place inside of what is compiled."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(CrossEntropyLoss.Config):
+        """What is done at the place."""
+
+        inside: Callable[[], None]
+
+    def __init__(self, config: Config, *, compile_config: Any = None) -> None:
+        super().__init__(config)
+        plain, inside = self.fn, config.inside
+
+        def opened(*arguments: Any, **keywords: Any) -> torch.Tensor:
+            inside()
+            loss: torch.Tensor = plain(*arguments, **keywords)
+            return loss
+
+        self.fn = opened
+        self._maybe_compile(compile_config)
+
+
+def loss(config: ProbedTrainer.Config, inside: Callable[[], None]) -> None:
+    """Put a loss that does something inside of what is compiled into the config."""
+    config.loss.loss_fn = rebuilt(Loss, config.loss.loss_fn, inside=inside)
 
 
 def model(

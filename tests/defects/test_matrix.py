@@ -6,7 +6,8 @@ from collections import Counter
 from typing import Any
 
 from tests.builders import check, verdict
-from tests.defects.catalogue import DEFECTS, Defect
+from tests.defects.catalogue import DEFECTS
+from tests.defects.defect import Defect
 from tests.defects.found import Finding, Findings, Repetition
 from tests.defects.matrix import as_json, escaped, judged, render, sound, unproved
 from trn_validate.check import Check

@@ -6,7 +6,6 @@ They run inside the ranks, so this module imports torchtitan.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import time
@@ -16,14 +15,8 @@ from typing import Any
 import torch
 from torchtitan.components.optimizer import default_adamw
 
+from tests.defects.seams import rebuilt
 from trn_validate.workload.probe import ProbedTrainer
-
-
-def _as(owner: type[ProbedTrainer], config: ProbedTrainer.Config) -> ProbedTrainer.Config:
-    """The same config, built by a subclass of the trainer."""
-    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    other: ProbedTrainer.Config = owner.Config(**values)
-    return other
 
 
 class _NotFinite(ProbedTrainer):
@@ -73,24 +66,24 @@ class _Orphaned(ProbedTrainer):
         super().train_step(data_iterator)
 
 
-def not_finite(config: ProbedTrainer.Config) -> ProbedTrainer.Config:
+def not_finite(config: ProbedTrainer.Config) -> Any:
     """A loss that is NaN at step 3."""
-    return _as(_NotFinite, config)
+    return rebuilt(_NotFinite, config)
 
 
-def hanging(config: ProbedTrainer.Config) -> ProbedTrainer.Config:
+def hanging(config: ProbedTrainer.Config) -> Any:
     """A rank that waits for ever while the others are in a collective."""
-    return _as(_Hanging, config)
+    return rebuilt(_Hanging, config)
 
 
-def killed(config: ProbedTrainer.Config) -> ProbedTrainer.Config:
+def killed(config: ProbedTrainer.Config) -> Any:
     """A rank that is killed from outside."""
-    return _as(_Killed, config)
+    return rebuilt(_Killed, config)
 
 
-def orphaned(config: ProbedTrainer.Config) -> ProbedTrainer.Config:
+def orphaned(config: ProbedTrainer.Config) -> Any:
     """A launcher that is killed while its ranks live."""
-    return _as(_Orphaned, config)
+    return rebuilt(_Orphaned, config)
 
 
 def learning_rate_zero(config: ProbedTrainer.Config) -> None:

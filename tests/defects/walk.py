@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tests.defects.catalogue import Defect
+from tests.defects.defect import Defect
 from tests.defects.found import Finding, Findings, repetition
 from tests.defects.groups import GroupLauncher, Injection
 from tests.defects.micro import ENVIRONMENT, first_rung_alone

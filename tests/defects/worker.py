@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from tests.defects.queue import POLL_SECONDS, Queue
-from trn_validate.records import RunSpec
+from trn_validate.spec import RunSpec
 from trn_validate.workload.__main__ import _answer_stack_requests, _record_failure
 from trn_validate.workload.clock import START
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.defects.catalogue import DEFECTS, Defect
+from tests.defects.catalogue import DEFECTS
+from tests.defects.defect import Defect
 from tests.e2e.conftest import CHECKOUT
 
 pytestmark = pytest.mark.e2e

@@ -12,7 +12,7 @@ from stages import stages_of
 from tests.e2e.conftest import Finished, pipeline
 from trn_validate.evidence import evidence
 from trn_validate.plan import load
-from trn_validate.records import Degrees
+from trn_validate.spec import Degrees
 from trn_validate.verdict import Outcome, Verdict
 
 pytestmark = pytest.mark.e2e

@@ -9,7 +9,7 @@ from tests.builders import check, layout
 from tests.fake_training import (
     Rig,
     altered,
-    calm_host,
+    climbed,
     ends,
     ladder_plan,
     within,
@@ -18,8 +18,9 @@ from tests.review.test_summary import none_yet, standing
 from trn_validate.config import Plan
 from trn_validate.gate import FAILED, PASSED, Standing
 from trn_validate.launch import Cause
-from trn_validate.records import AXES, Degrees, Step
+from trn_validate.records import Step
 from trn_validate.review.report import NOT_VALIDATED, render, write_report
+from trn_validate.spec import AXES, Degrees
 
 SECTIONS = [
     "## Stack",
@@ -35,10 +36,7 @@ COMPILE = "kernels.compile"
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with pytest.MonkeyPatch.context() as patch:
-        calm_host(patch)
-        rig = Rig(tmp_path_factory.mktemp("run"))
-        assert rig.walk() == PASSED
+    with climbed(tmp_path_factory.mktemp("run")) as rig:
         yield rig
 
 

@@ -23,10 +23,11 @@ from tests.fake_training import (
     within,
     without,
 )
+from trn_validate.damage import DAMAGE
 from trn_validate.gate import ERROR, FAILED
 from trn_validate.launch import Cause
 from trn_validate.records import Closing, Header, Step
-from trn_validate.resume import DAMAGE, RELOADED
+from trn_validate.resume import RELOADED
 from trn_validate.stage import Place
 from trn_validate.verdict import Outcome, Verdict
 

@@ -30,7 +30,8 @@ from trn_validate.comparison import comparison_names
 from trn_validate.control import measured_noise
 from trn_validate.gate import ERROR, FAILED
 from trn_validate.launch import Cause
-from trn_validate.records import Closing, Degrees, Header, Step
+from trn_validate.records import Closing, Header, Step
+from trn_validate.spec import Degrees
 from trn_validate.stage import Place
 from trn_validate.verdict import Outcome
 

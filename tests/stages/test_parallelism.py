@@ -15,7 +15,7 @@ from tests.fake_training import (
     Rig,
     altered,
     bent,
-    calm_host,
+    climbed,
     doubled,
     drifted,
     ends,
@@ -31,7 +31,8 @@ from tests.fake_training import (
 from trn_validate.control import measured_noise
 from trn_validate.gate import ERROR, FAILED, PASSED
 from trn_validate.launch import Cause
-from trn_validate.records import Closing, Degrees, Header, Step
+from trn_validate.records import Closing, Header, Step
+from trn_validate.spec import Degrees
 from trn_validate.stage import Place
 from trn_validate.verdict import Outcome, Verdict
 
@@ -41,21 +42,15 @@ FULL, FULL_TP = "parallelism.full_fsdp", "parallelism.full_tp"
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with pytest.MonkeyPatch.context() as patch:
-        calm_host(patch)
-        rig = Rig(tmp_path_factory.mktemp("ladder"))
-        assert rig.walk() == PASSED
+    with climbed(tmp_path_factory.mktemp("ladder")) as rig:
         yield rig
 
 
 @pytest.fixture(scope="module")
 def tall(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A run of two ladders."""
-    with pytest.MonkeyPatch.context() as patch:
-        calm_host(patch)
-        folder = tmp_path_factory.mktemp("two")
-        rig = Rig(folder, plan=two_ladders_plan(folder))
-        assert rig.walk() == PASSED
+    folder = tmp_path_factory.mktemp("two")
+    with climbed(folder, two_ladders_plan(folder)) as rig:
         yield rig
 
 

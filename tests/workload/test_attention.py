@@ -14,7 +14,7 @@ from torchtitan.models.common.attention import (
     get_efficient_causal_mask_mod_for_packed_document,
 )
 
-from trn_validate.records import ATTENTION
+from trn_validate.spec import ATTENTION
 from trn_validate.workload.attention import OVERRIDES, DenseMaskAttention, causal, dense_mask
 
 LENGTH, HEADS, KV_HEADS, HEAD_DIM = 160, 4, 2, 8

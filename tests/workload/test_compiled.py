@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch._C._dynamo.eval_frame import set_guard_complete_hook
 
-from trn_validate.records import Compilation, CompileChoice
+from trn_validate.records import Compilation
+from trn_validate.spec import CompileChoice
 from trn_validate.workload import compiled
 from trn_validate.workload.compiled import LOSS, CompileWatch, compile_fields
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.builders import run_spec
-from trn_validate.records import Degrees
+from trn_validate.spec import Degrees
 from trn_validate.workload.fields import batch_fields, refuse_toml
 
 
@@ -120,8 +120,9 @@ def test_the_installed_torchtitan_is_of_a_known_generation() -> None:
     from torchtitan.config.configs import ParallelismConfig, TrainingConfig
 
     values, pipeline = batch_fields(run_spec(), TrainingConfig, ParallelismConfig)
-    TrainingConfig(**values)
-    ParallelismConfig(**pipeline)
+    for kind, given in ((TrainingConfig, values), (ParallelismConfig, pipeline)):
+        made = kind(**given)
+        assert {name: getattr(made, name) for name in given} == given
 
 
 def test_an_unknown_generation_is_refused_with_the_fields_that_it_lacks() -> None:

@@ -12,8 +12,8 @@ from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.gate import Standing
 from trn_validate.paths import write_atomic
-from trn_validate.records import AXES
 from trn_validate.review.summary import decision, failure_lines
+from trn_validate.spec import AXES
 from trn_validate.verdict import Verdict
 
 NAME = "report.md"

@@ -15,7 +15,8 @@ import time
 import traceback
 from pathlib import Path
 
-from trn_validate.records import Failure, RunSpec, failure_file
+from trn_validate.records import Failure, failure_file
+from trn_validate.spec import RunSpec
 from trn_validate.workload.clock import START
 
 

@@ -17,7 +17,8 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
-from trn_validate.records import CAPTURE, Captured
+from trn_validate.records import Captured
+from trn_validate.spec import CAPTURE
 
 SKETCH_WIDTH = 1021
 """Sums of a sketch. A prime, so that a fault in one column of a matrix, whose entries lie a

@@ -19,7 +19,8 @@ from typing import Any
 
 from torch import nn
 
-from trn_validate.records import Compilation, CompileChoice
+from trn_validate.records import Compilation
+from trn_validate.spec import CompileChoice
 
 MODEL, LOSS = "model", "loss"
 """The components that torchtitan compiles, by its own names."""

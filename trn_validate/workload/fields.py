@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from trn_validate.records import RunSpec
+from trn_validate.spec import RunSpec
 
 _SAMPLES = {"local_batch_size", "global_batch_size", "seq_len"}
 _TOKENS = {

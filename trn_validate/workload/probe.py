@@ -18,7 +18,8 @@ import torch
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.trainer import Trainer
 
-from trn_validate.records import RunSpec, Step, captures_folder
+from trn_validate.records import Step
+from trn_validate.spec import RunSpec, captures_folder
 from trn_validate.workload.capture import Moment, capture, perturb, stage_of
 from trn_validate.workload.clock import START
 from trn_validate.workload.comm import CommunicationCounter

@@ -6,7 +6,7 @@ import importlib
 import os
 from pathlib import Path
 
-from trn_validate.records import RunSpec
+from trn_validate.spec import RunSpec
 from trn_validate.workload.probe import ProbedTrainer
 from trn_validate.workload.titan import build_config
 

@@ -28,7 +28,7 @@ from torchtitan.config.override import OverrideConfig
 from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
 from torchtitan.models.common.config_utils import decoder_vocab_size
 
-from trn_validate.records import CheckpointChoice, RunSpec
+from trn_validate.spec import CheckpointChoice, RunSpec
 from trn_validate.workload.attention import OVERRIDES
 from trn_validate.workload.compiled import compile_fields
 from trn_validate.workload.data import InvariantDataLoader

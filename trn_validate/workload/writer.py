@@ -12,7 +12,8 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from trn_validate.records import Closing, Degrees, Header, RunSpec, State, Step, Written, rank_file
+from trn_validate.records import Closing, Header, State, Step, Written, rank_file
+from trn_validate.spec import Degrees, RunSpec
 from trn_validate.workload.clock import START
 
 _PACKAGES = ("torch", "torchtitan", "torch-neuronx", "torchtitan-neuron", "neuronx-cc", "nki")

@@ -1,0 +1,31 @@
+"""The base of everything that is written, and numbers that may be no numbers."""
+
+import math
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def revive(value: object) -> object:
+    """Turn the three texts that stand for non-finite numbers back into floats."""
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+Real = Annotated[
+    float,
+    BeforeValidator(revive),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": list(_NON_FINITE)}]}),
+]
+"""A float that may be NaN or infinite and survives JSON."""
+
+
+class Record(BaseModel):
+    """Base of everything that is written: strict, closed and immutable.
+
+    Non-finite numbers are kept as the texts NaN, Infinity and -Infinity, since a
+    bad value has to survive into the verdict.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, ser_json_inf_nan="strings")

@@ -1,0 +1,105 @@
+"""What ran, how fast, and what it communicated: for the verdict, and judged by nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trn_validate.judging import arrangement, global_steps
+from trn_validate.launching import Trial
+from trn_validate.ranks import RankRecord
+from trn_validate.stage import Findings
+from trn_validate.verdict import Layout, Thing
+
+
+def layout(trial: Trial, model: str) -> Layout:
+    """What ran, for the verdict."""
+    spec = trial.spec
+    return Layout(
+        model=model,
+        processes=spec.degrees.world_size,
+        degrees=spec.degrees,
+        global_batch_size=spec.global_batch_size,
+        seq_len=spec.seq_len,
+        tokens_per_step=spec.tokens_per_step,
+        local_batch_size=spec.local_batch_size,
+        accumulation=spec.accumulation,
+        compute_dtype=spec.compute_dtype,
+        attention=spec.attention,
+        spmd_backend=spec.spmd_backend,
+        sequence_parallel=spec.sequence_parallel,
+    )
+
+
+def thing(trial: Trial, attempt: str, implementation: str = "") -> Thing:
+    """One side of a comparison; ``implementation`` is what it is besides its layout."""
+    layout = arrangement(trial.spec)
+    return thing_of(
+        trial.spec.name,
+        attempt,
+        trial.records,
+        f"{layout}, {implementation}" if implementation else layout,
+    )
+
+
+def thing_of(name: str, attempt: str, records: Mapping[int, RankRecord], layout: str) -> Thing:
+    """One side of a comparison, whose ranks left these records."""
+    pids = tuple(record.header.pid for record in records.values())
+    return Thing(name=name, attempt=attempt, pids=pids, layout=layout)
+
+
+def series(trial: Trial) -> dict[str, tuple[float, ...]]:
+    """Loss and gradient norm of every step, and its seconds on the slowest rank."""
+    steps = global_steps(trial.records)
+    return {
+        "loss": tuple(s.loss for s in steps),
+        "grad_norm": tuple(s.grad_norm for s in steps),
+        "step_seconds": tuple(
+            max(r.steps[i].seconds["total"] for r in trial.records.values())
+            for i in range(len(steps))
+        ),
+    }
+
+
+def speed(trial: Trial) -> dict[str, float]:
+    """Tokens per second, step seconds and peak memory; the first step is left out of the time."""
+    seconds = series(trial)["step_seconds"][1:]
+    peaks = [line.peak_memory_bytes for r in trial.records.values() for line in r.steps]
+    found: dict[str, float] = {"peak_memory_bytes": float(max(peaks, default=0))}
+    if seconds:
+        found["step_seconds"] = median(seconds)
+        found["tokens_per_second"] = trial.spec.tokens_per_step / median(seconds)
+    return found
+
+
+def median(values: Sequence[float]) -> float:
+    """The median of at least one figure."""
+    # Imported here, since status has 0.3 s and takes no median.
+    import statistics
+
+    return statistics.median(values)
+
+
+def communication(trial: Trial) -> dict[str, float]:
+    """Calls and bytes of one step by kind, each of the rank that has most of it.
+
+    Of a step after those that are judged, since counting takes time.
+    """
+    found: dict[str, float] = {}
+    for record in trial.records.values():
+        line = record.communication
+        for what, amounts in (("calls", line.calls), ("bytes", line.bytes)) if line else ():
+            for kind, amount in amounts.items():
+                name = f"communication_{what}.{kind}"
+                found[name] = max(found.get(name, 0.0), float(amount))
+    return found
+
+
+def describe(findings: Findings, trial: Trial, model: str) -> None:
+    """Put what ran, where, how fast and with which versions into the findings of a stage."""
+    header = trial.records[0].header
+    findings.layout = layout(trial, model)
+    findings.device = header.parameter_device
+    findings.versions = header.versions
+    findings.facts = {**findings.facts, "replaced": ", ".join(header.replaced)}
+    findings.series = series(trial)
+    findings.measures = {**findings.measures, **speed(trial), **communication(trial)}

@@ -1,0 +1,152 @@
+"""What the ranks of one launch are told.
+
+The pipeline writes one :class:`RunSpec` per launch. Nothing here imports torch, so that both
+sides read the same types.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trn_validate.base import Record
+
+ATTENTION = Literal["dense_mask", "causal", "stock"]
+DTYPE = Literal["float32", "bfloat16"]
+SPMD = Literal["spmd_types", "partial_dtensor"]
+RECOMPUTE = Literal["none", "selective", "full"]
+CAPTURE = Literal["none", "full", "sketch"]
+
+AXES = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "ep")
+"""Mesh axes in torchtitan's names; every one of them is a degree, 1 when unused."""
+
+
+class Degrees(Record):
+    """One layout: how many ranks each mesh axis has."""
+
+    dp_replicate: Annotated[int, Field(ge=1)] = 1
+    dp_shard: Annotated[int, Field(ge=1)] = 1
+    tp: Annotated[int, Field(ge=1)] = 1
+    cp: Annotated[int, Field(ge=1)] = 1
+    pp: Annotated[int, Field(ge=1)] = 1
+    ep: Annotated[int, Field(ge=1)] = 1
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes; ep is laid over ranks that exist already."""
+        return self.dp_replicate * self.dp_shard * self.tp * self.cp * self.pp
+
+    @property
+    def data_parallel(self) -> int:
+        """Ranks that see different samples; tp, cp, pp and ep do not count."""
+        return self.dp_replicate * self.dp_shard
+
+    def __str__(self) -> str:
+        used = [f"{axis}{getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1]
+        return " x ".join(used) or "one process"
+
+
+class ModelChoice(Record):
+    """Which model: a torchtitan registry and what is changed in its flavour."""
+
+    module: str
+    flavor: str
+    layers: Annotated[int, Field(ge=1)] | None = None
+    """Keep the first so many layers; None keeps all."""
+    tied: bool | None = None
+    """Tie the head to the embedding; None leaves the flavour as it is."""
+
+
+class DataChoice(Record):
+    """What is trained on: samples computed from the seed, or a local text file."""
+
+    kind: Literal["synthetic", "text"] = "synthetic"
+    path: str | None = None
+    sha256: str | None = None
+    """Digest of the text file, filled in when the plan is read."""
+
+
+class CheckpointChoice(Record):
+    """What a launch loads and saves."""
+
+    create_seed: bool = False
+    load_path: str | None = None
+    """Absolute path of a checkpoint whose weights to start from."""
+    load_safetensors: bool = False
+    """``load_path`` holds safetensors in the Hugging Face layout."""
+    resume: bool = False
+    """Continue from the newest checkpoint in the dump folder: the whole state."""
+    save_interval: int | None = None
+    """Save every so many steps; None saves nothing."""
+    export_safetensors: bool = False
+    """Write the last step as safetensors, model only."""
+
+
+class CompileChoice(Record):
+    """How a launch compiles; without one it runs eagerly."""
+
+    backend: str
+    """Dynamo backend, by the name under which it is registered."""
+
+
+class RunSpec(Record):
+    """All that the ranks of one launch are told."""
+
+    schema_version: Literal[1] = 1
+    name: str
+    records: str
+    """Folder that the ranks write their records to."""
+    dump: str
+    """torchtitan's dump folder."""
+    stacks: str
+    """Folder for the stacks that the supervisor asks for."""
+    device: Literal["cpu", "neuron"]
+    model: ModelChoice
+    data: DataChoice
+    degrees: Degrees
+    seq_len: int
+    global_batch_size: int
+    local_batch_size: int
+    steps: int
+    seed: int
+    compute_dtype: DTYPE
+    attention: ATTENTION
+    activation_checkpointing: RECOMPUTE
+    spmd_backend: SPMD
+    sequence_parallel: bool
+    learning_rate: float
+    warmup_steps: int
+    init_timeout_seconds: int
+    train_timeout_seconds: int
+    checkpoint: CheckpointChoice = CheckpointChoice()
+    digest_steps: tuple[int, ...] = ()
+    """Steps after which the state's digests are recorded; 0 is before the first step taken."""
+    capture: CAPTURE = "none"
+    """Whether gradients and parameters are kept: whole, or as a sketch of each."""
+    keep_start: bool = False
+    """Keep the parameters before step 1 too; without it only their digests are recorded."""
+    perturb: Annotated[int, Field(ge=0)] = 0
+    """Move every weight by one unit in the last place of the compute dtype before step 1.
+
+    Up or down at random, by this seed; 0 moves none.
+    """
+    count_communication: bool = False
+    """Take one more step after the last, and count what it communicates."""
+    compiled: CompileChoice | None = None
+    hooks: tuple[str, ...] = ()
+    """Import paths ``module:function`` that alter the trainer's config; tests alone set them."""
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches of one rank per optimizer step."""
+        return self.global_batch_size // (self.local_batch_size * self.degrees.data_parallel)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that all ranks together consume in one optimizer step."""
+        return self.global_batch_size * self.seq_len
+
+
+def captures_folder(spec: RunSpec) -> Path:
+    """Where the ranks of a launch put their files of tensors: beside its records."""
+    return Path(spec.records).parent / "captures"
