@@ -123,28 +123,19 @@ def targets(plan: Plan) -> tuple[tuple[str, ResolvedRung], ...]:
 
 def specs(place: Place, name: str, rung: ResolvedRung) -> tuple[RunSpec, ...]:
     """The eager twin, where the backend refuses the ladder's attention, and the compiled run."""
-    backend = place.plan.profile.compile_backend
-    refused = backend not in _WITH_MASK and rung.ladder.workload.attention != "causal"
-    base = run_spec(
-        place.plan,
-        rung,
-        name,
-        place.private,
-        checkpoint=from_seed(place.seed),
-        captures=True,
-    )
-    if not refused:
-        return (base.model_copy(update={"compiled": CompileChoice(backend=backend)}),)
-    eager = run_spec(
-        place.plan,
-        rung,
-        f"{TWIN}-{rung.name}",
-        place.private,
-        checkpoint=from_seed(place.seed),
-        captures=True,
-    ).model_copy(update={"attention": "causal"})
-    compiled = {"attention": "causal", "compiled": CompileChoice(backend=backend)}
-    return eager, base.model_copy(update=compiled)
+    plan, attention = place.plan, rung.ladder.workload.attention
+    backend = plan.profile.compile_backend
+    refused = backend not in _WITH_MASK and attention != "causal"
+    if refused:
+        attention = "causal"
+
+    def spec(name: str, compiled: CompileChoice | None) -> RunSpec:
+        choice = from_seed(place.seed)
+        plain = run_spec(plan, rung, name, place.private, checkpoint=choice, captures=True)
+        return plain.model_copy(update={"attention": attention, "compiled": compiled})
+
+    compiled = spec(name, CompileChoice(backend=backend))
+    return (spec(f"{TWIN}-{rung.name}", None), compiled) if refused else (compiled,)
 
 
 def _expects(plan: Plan) -> tuple[str, ...]:

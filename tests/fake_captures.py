@@ -11,8 +11,8 @@ from typing import Any, get_args
 import numpy as np
 from safetensors.numpy import save_file
 
-from trn_validate.captures import Capture, Moment
-from trn_validate.records import Captured
+from trn_validate.captures import Capture
+from trn_validate.records import Captured, Moment
 from trn_validate.spec import RunSpec, captures_folder
 
 SHAPES = {

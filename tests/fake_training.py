@@ -30,7 +30,6 @@ from tests.builders import ROOT, check, load_plan, raw_plan
 from tests.fake_captures import MOMENTS, Keeps
 from trn_validate import plan as plans
 from trn_validate import runner
-from trn_validate.captures import Moment
 from trn_validate.config import Plan
 from trn_validate.execute import Executor
 from trn_validate.gate import PASSED, Gate, Standing
@@ -45,6 +44,7 @@ from trn_validate.records import (
     Communication,
     Compilation,
     Header,
+    Moment,
     State,
     Step,
     Written,

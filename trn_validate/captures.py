@@ -9,19 +9,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from trn_validate.errors import EvidenceError, MeasurementError, TrnValidateError
 from trn_validate.ranks import RankRecord
-from trn_validate.records import Captured
+from trn_validate.records import Captured, Moment
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
-
-Moment = Literal["start", "gradient", "end"]
 
 
 @dataclass(frozen=True)

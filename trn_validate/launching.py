@@ -94,13 +94,8 @@ def request(plan: Plan, spec: RunSpec) -> LaunchRequest:
     """The launch that carries out ``spec`` by torchrun, its rendezvous on a free port."""
     folder = Path(spec.records).parent
     ranks = spec.degrees.world_size
-    argv = (
-        *(sys.executable, "-m", "torch.distributed.run"),
-        *("--nproc-per-node", str(ranks), "--max-restarts", "0"),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
-        *("--log-dir", str(folder / "ranks"), "--redirects", "3"),
-        *("-m", "trn_validate.workload", "--spec", str(folder / "spec.json")),
-    )
+    spec_file = str(folder / "spec.json")
+    argv = torchrun(ranks, folder, "trn_validate.workload", "--spec", spec_file)
     return LaunchRequest(
         name=spec.name,
         argv=argv,
@@ -111,6 +106,17 @@ def request(plan: Plan, spec: RunSpec) -> LaunchRequest:
         wall_seconds=plan.timeouts.wall,
         silence_seconds=plan.timeouts.silence,
         grace_seconds=plan.timeouts.grace,
+    )
+
+
+def torchrun(ranks: int, folder: Path, module: str, *arguments: str) -> tuple[str, ...]:
+    """The argument vector that runs a module in each rank, their output in ``folder``."""
+    return (
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nproc-per-node", str(ranks), "--max-restarts", "0"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
+        *("--log-dir", str(folder / "ranks"), "--redirects", "3"),
+        *("-m", module, *arguments),
     )
 
 

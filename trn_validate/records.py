@@ -80,6 +80,10 @@ class State(Record):
     """model, optimizer, scheduler, data and rng: sha256 over this rank's shards."""
 
 
+Moment = Literal["start", "gradient", "end"]
+"""Parameters before step 1, gradients of step 1 before clipping, parameters at the end."""
+
+
 class Captured(Record):
     """The tensors of this rank's pipeline stage at one moment, gathered whole.
 
@@ -88,8 +92,7 @@ class Captured(Record):
     """
 
     kind: Literal["captured"] = "captured"
-    what: Literal["start", "gradient", "end"]
-    """Parameters before step 1, gradients of step 1 before clipping, parameters at the end."""
+    what: Moment
     mode: CAPTURE
     stage: int
     """Pipeline stage, counted from the first."""

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from trn_validate.classify import classify
 from trn_validate.errors import MeasurementError
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
 from trn_validate.launch_local import LocalLauncher
-from trn_validate.launching import DUMP
+from trn_validate.launching import DUMP, torchrun
 from trn_validate.spec import RunSpec
 from trn_validate.supervisor import Facts
 
@@ -55,13 +54,8 @@ class Group:
         """Start the ranks under the product's own supervisor."""
         queue = self.folder / "queue"
         queue.mkdir(parents=True)
-        argv = (
-            *(sys.executable, "-m", "torch.distributed.run"),
-            *("--nproc-per-node", str(self.ranks), "--max-restarts", "0"),
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
-            *("--log-dir", str(self.folder / "ranks"), "--redirects", "3"),
-            *("-m", "tests.defects.worker", "--queue", str(queue), "--device", "cpu"),
-        )
+        work = ("--queue", str(queue), "--device", "cpu")
+        argv = torchrun(self.ranks, self.folder, "tests.defects.worker", *work)
         request = LaunchRequest(
             name=self.name,
             argv=argv,

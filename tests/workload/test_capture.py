@@ -14,15 +14,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import nn
 
-from trn_validate.records import Captured
-from trn_validate.workload.capture import (
-    SKETCH_WIDTH,
-    Moment,
-    capture,
-    perturb,
-    plain_name,
-    sketch,
-)
+from trn_validate.records import Captured, Moment
+from trn_validate.workload.capture import SKETCH_WIDTH, capture, perturb, plain_name, sketch
 
 
 class Small(nn.Module):

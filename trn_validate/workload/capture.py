@@ -10,14 +10,14 @@ import hashlib
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
-from trn_validate.records import Captured
+from trn_validate.records import Captured, Moment
 from trn_validate.spec import CAPTURE
 
 SKETCH_WIDTH = 1021
@@ -26,8 +26,6 @@ power of two apart, is spread over all of them."""
 
 _CHUNK = SKETCH_WIDTH * 4096
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
-
-Moment = Literal["start", "gradient", "end"]
 
 
 def plain_name(name: str) -> str:

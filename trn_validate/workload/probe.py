@@ -18,9 +18,9 @@ import torch
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.trainer import Trainer
 
-from trn_validate.records import Step
+from trn_validate.records import Moment, Step
 from trn_validate.spec import RunSpec, captures_folder
-from trn_validate.workload.capture import Moment, capture, perturb, stage_of
+from trn_validate.workload.capture import capture, perturb, stage_of
 from trn_validate.workload.clock import START
 from trn_validate.workload.comm import CommunicationCounter
 from trn_validate.workload.compiled import CompileWatch
