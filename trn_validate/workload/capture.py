@@ -57,8 +57,7 @@ def sketch(name: str, tensor: torch.Tensor) -> torch.Tensor:
     deviation of about sqrt(2 / SKETCH_WIDTH) = 4 % (Charikar, Chen and Farach-Colton 2002;
     Alon, Matias and Szegedy 1996): so differences of sketches are sketches of differences.
     """
-    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
-    generator = torch.Generator().manual_seed(seed)
+    generator = _generator(name)
     total = torch.zeros(SKETCH_WIDTH, dtype=torch.float64)
     flat = tensor.flatten()
     for first in range(0, flat.numel(), _CHUNK):
@@ -68,6 +67,11 @@ def sketch(name: str, tensor: torch.Tensor) -> torch.Tensor:
         padded[: chunk.numel()] = chunk * (signs * 2 - 1)
         total += padded.view(-1, SKETCH_WIDTH).sum(0, dtype=torch.float64)
     return total
+
+
+def _generator(text: str) -> torch.Generator:
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+    return torch.Generator().manual_seed(seed)
 
 
 def capture(
@@ -141,8 +145,9 @@ def perturb(model_parts: list[torch.nn.Module], dtype: torch.dtype, seed: int) -
     counts the significand with its hidden bit (float32: 24, bfloat16: 8). A zero is left alone.
     """
     bits = {torch.float32: 24, torch.bfloat16: 8}[dtype]
-    generator = torch.Generator().manual_seed(seed)
-    for _, parameter in parameters(model_parts):
+    for name, parameter in parameters(model_parts):
+        # By name, so that a parameter is moved alike whatever else the model holds.
+        generator = _generator(f"{seed} {name}")
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter.data
         host = local.detach().to("cpu", torch.float32)
         signs = torch.randint(0, 2, host.shape, generator=generator) * 2 - 1
