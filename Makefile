@@ -83,7 +83,7 @@ lint: setup-dev ## Check style, types and import directions
 	$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()'
 
 bench: setup ## Run the benchmark
-	$(PY) scripts/bench.py $(ARGS)
+	$(PY) -m scripts.bench $(ARGS)
 
 defects: setup-dev ## Seed every defect and show which check stops it
 	$(PY) -m scripts.defects $(ARGS)

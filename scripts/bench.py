@@ -1,10 +1,10 @@
 """What the pipeline itself costs, and where a run's time goes; ``make bench`` prints it.
 
-    python scripts/bench.py [--reports FOLDER] [--repeat N]
+    python -m scripts.bench [--reports FOLDER] [--repeat N]
 
 Nothing is trained. The figures come from the verdicts and rank records of the newest finished
-run, and from ``pipeline.py status``, which is started a few times and measured. They are
-recorded for people to compare, and nothing judges them.
+run, from ``pipeline.py status``, which is started a few times and measured, and from judging
+made-up records of many ranks. They are recorded for people to compare, and nothing judges them.
 
 Exit status: 0 done; 2 there is no finished run; 5 a verdict or a record cannot be read.
 """
@@ -24,6 +24,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from scripts.synthetic import Judged
 from stages import stages_of
 from trn_validate import yaml_file
 from trn_validate.config import Plan
@@ -37,6 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PHASES = ("import", "build", "train")
 """What a rank's closing record divides its time into."""
 
+_RANKS = (64, 1024)
 _ANSWERED = (Outcome.PASSED, Outcome.FAILED, Outcome.UNSUPPORTED)
 _NOTE = """\
 own: seconds of the stage in which no launch was alive. import, build and train: the slowest
@@ -62,6 +64,10 @@ class StageCost:
     """Seconds that all ranks together spent in optimizer steps, the probe's among them."""
     steps: int
     """Optimizer steps of all ranks together."""
+    captures: int
+    """Times that a rank gathered its tensors."""
+    capturing: float
+    """Seconds that all ranks together spent in that."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,9 @@ def cost(run: Run, verdict: Verdict) -> StageCost:
     folder = run.folder / verdict.stage / str(verdict.attempt)
     launches = [list(_records(folder / c.name / "records")) for c in verdict.commands]
     phases = tuple(sum(_slowest(ranks, phase) for ranks in launches) for phase in PHASES)
-    steps = [step for ranks in launches for record in ranks for step in record.steps]
+    records = [record for ranks in launches for record in ranks]
+    steps = [step for record in records for step in record.steps]
+    captured = [line.seconds for record in records for line in record.captures]
     return StageCost(
         stage=verdict.stage,
         wall=verdict.seconds,
@@ -116,6 +124,8 @@ def cost(run: Run, verdict: Verdict) -> StageCost:
         probe=sum(step.seconds.get("probe", 0.0) for step in steps),
         stepping=sum(step.seconds.get("total", 0.0) for step in steps),
         steps=len(steps),
+        captures=len(captured),
+        capturing=sum(captured),
     )
 
 
@@ -148,10 +158,25 @@ def measure_status(reports: Path, repeat: int) -> StatusCost:
     return StatusCost(tuple(seconds), peak * 1024)
 
 
-def render(run: str, costs: Sequence[StageCost], status: StatusCost) -> str:
+def measure_judging() -> tuple[Judged, Judged]:
+    """Judge made-up records of few and of many ranks, each in a process of its own."""
+    few, many = (_judged(ranks) for ranks in _RANKS)
+    return few, many
+
+
+def _judged(ranks: int) -> Judged:
+    argv = [sys.executable, "-m", "scripts.synthetic", "--ranks", str(ranks), "--steps", "100"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
+    return Judged(**json.loads(done.stdout))
+
+
+def render(
+    run: str, costs: Sequence[StageCost], status: StatusCost, judged: Sequence[Judged]
+) -> str:
     """The whole answer as text."""
     wall, own = sum(c.wall for c in costs), sum(c.own for c in costs)
     probe, stepping = sum(c.probe for c in costs), sum(c.stepping for c in costs)
+    captures, gathering = sum(c.captures for c in costs), sum(c.capturing for c in costs)
     low, high = min(status.seconds), max(status.seconds)
     lines = [
         f"run {run}: {len(costs)} stages",
@@ -166,11 +191,24 @@ def render(run: str, costs: Sequence[StageCost], status: StatusCost) -> str:
             f"{probe:.3f} s of {stepping:.1f} s, {sum(c.steps for c in costs)} steps of all ranks",
         ),
         _line(
+            "a capture of tensors",
+            f"{gathering / captures:.3f} s" if captures else "-",
+            f"{gathering:.1f} s of all ranks, {captures} captures",
+        ),
+        _line(
             "status, wall time",
             f"{statistics.median(status.seconds):.2f} s",
             f"median of {len(status.seconds)}, {low:.2f} s to {high:.2f} s",
         ),
         _line("status, peak memory", f"{status.peak_bytes / 2**20:.0f} MiB", "largest of them"),
+        *(
+            _line(
+                f"judging {cost.ranks} ranks x {cost.steps} steps",
+                f"{cost.seconds:.2f} s",
+                f"peak memory {cost.peak_bytes / 2**20:.0f} MiB, made-up records",
+            )
+            for cost in judged
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -210,7 +248,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run, verdicts = newest_finished(reports)
         costs = [cost(run, verdict) for verdict in verdicts]
-        print(render(run.name, costs, measure_status(reports, asked.repeat)), end="")
+        print(
+            render(run.name, costs, measure_status(reports, asked.repeat), measure_judging()),
+            end="",
+        )
     except TrnValidateError as error:
         print(f"bench: {error}", file=sys.stderr)
         return exit_status(error)

@@ -11,7 +11,6 @@ from trn_validate.comparison import comparison_checks, comparison_names, yardsti
 from trn_validate.config import Plan
 from trn_validate.control import CONTROL, noise_measures
 from trn_validate.describing import describe
-from trn_validate.judging import whole_parameters
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.launch import LaunchRequest
 from trn_validate.launching import launch, request, run_spec
@@ -81,7 +80,7 @@ class _EagerStage(OnFirstRung):
             for other in (made.rerun, made.control, accumulated)
         ]
         findings.measures = {
-            "parameters": float(whole_parameters(made.reference.records)),
+            "parameters": float(made.reference.records.parameters),
             **noise_measures(made.noise),
         }
         describe(findings, made.reference, str(rung.ladder.model))

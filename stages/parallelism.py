@@ -14,7 +14,6 @@ from trn_validate.comparison import comparison_checks, comparison_names
 from trn_validate.config import Plan
 from trn_validate.control import CONTROL, noise_measures
 from trn_validate.describing import describe, thing
-from trn_validate.judging import global_steps, whole_parameters
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.launch import LaunchRequest
 from trn_validate.launching import launch, request, run_spec
@@ -142,8 +141,8 @@ class _ReferenceStage(_OfRung):
             context,
             rung,
             made.seed,
-            global_steps(made.reference.records),
-            whole_parameters(made.reference.records),
+            made.reference.records.steps,
+            made.reference.records.parameters,
         )
         findings.checks += checks
         findings.compared = [

@@ -15,7 +15,7 @@ import os
 import resource
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -32,13 +32,14 @@ from trn_validate import plan as plans
 from trn_validate import runner
 from trn_validate.config import Plan
 from trn_validate.execute import Executor
+from trn_validate.folding import fold, read_ranks
 from trn_validate.gate import PASSED, Gate, Standing
 from trn_validate.ladder import resolve
 from trn_validate.launch import Cause, FakeLauncher, LaunchRequest, LaunchResult
 from trn_validate.launching import Trial, run_spec
 from trn_validate.launching import request as request_of
 from trn_validate.progress import Progress
-from trn_validate.ranks import RankRecord, read_ranks
+from trn_validate.ranks import RankRecord
 from trn_validate.records import (
     Closing,
     Communication,
@@ -736,16 +737,32 @@ def imagined(plan: Plan, name: str, *defects: Defect, **changes: Any) -> Trial:
 
     ``changes`` are arguments of :func:`trn_validate.launching.run_spec`.
     """
+    launch = _launched(plan, name, defects, changes)
+    result = LaunchResult(
+        name=name, argv=(), cause=launch.cause, exit_status=0, seconds=0.5, what=launch.what
+    )
+    return Trial(launch.spec, result, fold(_records(launch).items()))
+
+
+def imagined_ranks(plan: Plan, name: str, *defects: Defect) -> dict[int, RankRecord]:
+    """What each rank of an imagined launch recorded, line by line."""
+    return _records(_launched(plan, name, defects, {}))
+
+
+def _launched(
+    plan: Plan, name: str, defects: Iterable[Defect], changes: Mapping[str, Any]
+) -> Launch:
     rung = next(r for ladder in plan.ladders for r in resolve(ladder) if r.name == name)
     spec = run_spec(plan, rung, name, Path("unwritten"), **changes)
     launch = _imagine(request_of(plan, spec), spec)
     for defect in defects:
         defect(launch)
-    result = LaunchResult(
-        name=name, argv=(), cause=launch.cause, exit_status=0, seconds=0.5, what=launch.what
-    )
-    records = {rank: _record(lines) for rank, lines in launch.lines.items()}
-    return Trial(spec, result, {rank: record for rank, record in records.items() if record})
+    return launch
+
+
+def _records(launch: Launch) -> dict[int, RankRecord]:
+    found = ((rank, _record(lines)) for rank, lines in launch.lines.items())
+    return {rank: record for rank, record in found if record is not None}
 
 
 def carried_out(folder: Path, plan: Plan, name: str, *defects: Defect, **changes: Any) -> Trial:

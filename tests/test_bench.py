@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from scripts.bench import StageCost, StatusCost, cost, main, measure_status, newest_finished, render
+from scripts.synthetic import Judged
 from stages import stages_of
 from tests.builders import header as build_header
 from tests.builders import load_plan, step, verdict
@@ -100,6 +101,7 @@ def test_the_probe_is_held_against_the_steps_of_all_ranks(measured: tuple[Run, V
     assert found.steps == 5
     assert found.probe == pytest.approx(0.5)
     assert found.stepping == pytest.approx(8.0)
+    assert (found.captures, found.capturing) == (0, 0.0)
 
 
 def test_a_launch_that_left_no_record_counts_as_other(reports: Path, plan: Plan) -> None:
@@ -165,10 +167,12 @@ def test_the_answer_holds_every_stage_their_sum_and_both_shares() -> None:
         probe=0.25,
         stepping=5.0,
         steps=6,
+        captures=3,
+        capturing=0.75,
     )
-    text = render(
-        "cpu.native.20250101T000000Z", [one, one], StatusCost((0.5, 0.7, 0.6), 40 * 2**20)
-    )
+    status = StatusCost((0.5, 0.7, 0.6), 40 * 2**20)
+    judged = Judged(ranks=64, steps=100, seconds=0.25, peak_bytes=33 * 2**20, record_bytes=1)
+    text = render("cpu.native.20250101T000000Z", [one, one], status, [judged])
     lines = text.splitlines()
     assert lines[0] == "run cpu.native.20250101T000000Z: 2 stages"
     numbers = {line.split()[0]: line.split()[1:] for line in lines[2:6]}
@@ -178,6 +182,8 @@ def test_the_answer_holds_every_stage_their_sum_and_both_shares() -> None:
     assert "5.00 %   0.500 s of 10.0 s, 12 steps of all ranks" in text
     assert "0.60 s   median of 3, 0.50 s to 0.70 s" in text
     assert "40 MiB" in text
+    assert "0.250 s   1.5 s of all ranks, 6 captures" in text
+    assert "judging 64 ranks x 100 steps       0.25 s   peak memory 33 MiB" in text
 
 
 def test_without_a_finished_run_it_exits_2_with_one_message(

@@ -10,18 +10,18 @@ from safetensors.numpy import save_file
 from tests.builders import ladder_of
 from tests.fake_captures import MOMENTS, SHAPES, written
 from tests.fake_training import (
-    altered,
     carried_out,
-    drifted,
     forgotten,
     lacking,
     unwritten,
 )
-from trn_validate.captures import Capture, disagreement, read_capture
+from trn_validate.captures import Capture, read_capture
 from trn_validate.config import Plan
 from trn_validate.errors import EvidenceError, MeasurementError
+from trn_validate.folding import Records
 from trn_validate.launching import Trial
-from trn_validate.records import Closing
+from trn_validate.ranks import read_rank
+from trn_validate.records import rank_file
 
 NAMES = list(SHAPES)
 
@@ -74,7 +74,9 @@ def test_the_stages_of_a_pipeline_are_put_together_in_their_order(
 def test_a_file_is_read_from_the_first_rank_of_a_stage(plan: Plan, tmp_path: Path) -> None:
     trial = carried_out(tmp_path, plan, "pp")
     names = [f"gradient.stage-{stage}.safetensors" for stage in (0, 1)]
-    lines = [line for record in trial.records.values() for line in record.captures]
+    paths = [rank_file(Path(trial.spec.records), rank) for rank in range(4)]
+    ranks = [record for path in paths if (record := read_rank(path)) is not None]
+    lines = [line for record in ranks for line in record.captures]
     assert [line.file for line in lines if line.what == "gradient"] == [
         *(names[0], None),
         *(names[1], None),
@@ -90,8 +92,8 @@ def test_a_stage_that_kept_nothing_leaves_nothing_to_compare(plan: Plan, tmp_pat
 
 
 def test_ranks_that_are_not_there_kept_nothing() -> None:
-    assert read_capture({}, Path("none"), "gradient") is None
-    assert disagreement({}) == ""
+    assert read_capture(Records(), Path("none"), "gradient") is None
+    assert Records().apart == ""
 
 
 def test_a_gradient_that_is_absent_is_said_to_be(plan: Plan, tmp_path: Path) -> None:
@@ -148,45 +150,3 @@ def test_a_file_that_no_verdict_vouches_for_is_a_fault_of_its_launch(
     assert found is not None
     with pytest.raises(MeasurementError, match="no file of tensors"):
         dict(found.tensors())
-
-
-# Whether the ranks agree
-
-
-@pytest.mark.parametrize("name", ["baseline", "fsdp", "pp"])
-def test_ranks_that_gathered_the_same_agree(plan: Plan, tmp_path: Path, name: str) -> None:
-    assert disagreement(carried_out(tmp_path, plan, name).records) == ""
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_replica_that_drifted_is_named_with_its_parameter(
-    plan: Plan, tmp_path: Path, moment: str
-) -> None:
-    trial = carried_out(tmp_path, plan, "pp", drifted(3, moment, NAMES[5]))
-    assert disagreement(trial.records) == f"{moment} of {NAMES[5]}: rank 3 and rank 2 differ"
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_kept_nothing_of_a_moment_has_not_agreed(
-    plan: Plan, tmp_path: Path, moment: str, rank: int
-) -> None:
-    trial = carried_out(tmp_path, plan, "fsdp", forgotten(moment, rank))
-    assert disagreement(trial.records) == f"rank {rank} kept no {moment}"
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_parameter_that_one_rank_alone_kept_is_named(
-    plan: Plan, tmp_path: Path, rank: int
-) -> None:
-    records = dict(carried_out(tmp_path, plan, "fsdp").records)
-    start, gradient, end = records[rank].captures
-    fewer = {name: digest for name, digest in end.digests.items() if name != NAMES[2]}
-    changed = end.model_copy(update={"digests": fewer})
-    records[rank] = records[rank].model_copy(update={"captures": (start, gradient, changed)})
-    assert disagreement(records) == f"end of {NAMES[2]}: rank 1 and rank 0 differ"
-
-
-def test_a_rank_that_did_not_close_may_have_kept_everything(plan: Plan, tmp_path: Path) -> None:
-    trial = carried_out(tmp_path, plan, "fsdp", altered(Closing, steps=0))
-    assert disagreement(trial.records) == ""

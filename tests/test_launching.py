@@ -122,7 +122,7 @@ def test_a_launch_finds_its_spec_and_its_records_are_read(rig: Rig) -> None:
     spec, other = specs(context, "one", "two")
     one, two = launch(context, [spec, other])
     assert (one.spec, two.spec) == (spec, other)
-    assert sorted(one.records) == [0, 1]
+    assert sorted(one.records.ranks) == [0, 1]
     assert one.checkpoints == Path(spec.dump) / "checkpoint"
     written = (Path(spec.records).parent / "spec.json").read_bytes()
     assert RunSpec.model_validate_json(written) == spec
@@ -183,7 +183,7 @@ def test_a_launch_may_be_tried_whose_end_is_the_question(rig: Rig) -> None:
     context = rig.context(STAGE)
     (trial,) = try_launch(context, specs(context, "one"))
     assert trial.result.cause is Cause.CRASH
-    assert [len(record.steps) for record in trial.records.values()] == [2, 2]
+    assert [rank.steps for rank in trial.records.ranks.values()] == [2, 2]
 
 
 def torn(told: Launch) -> None:

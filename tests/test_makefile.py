@@ -143,7 +143,7 @@ def test_the_commands_that_only_look_say_which_plan_they_mean(command: str, host
 def test_test_lint_and_bench_run_in_the_environment(host: str) -> None:
     python = PIPELINE[0]
     assert planned("test", "ARGS=-k target", host)[-1] == [python, "-m", "pytest", "-k", "target"]
-    assert planned("bench", host)[-1] == [python, "scripts/bench.py"]
+    assert planned("bench", host)[-1] == [python, "-m", "scripts.bench"]
     checks = planned("lint", host)[-4:]
     assert checks[:3] == [
         [python, "-m", "ruff", "check", "."],

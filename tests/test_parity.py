@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trn_validate.check import Basis, Check
-from trn_validate.judging import GlobalStep
+from trn_validate.folding import GlobalStep
 from trn_validate.limits import Deviations
 from trn_validate.parity import Limit, Noise, Tolerance, parity_checks, parity_names, worst
 
@@ -24,6 +24,8 @@ def step(number: int, **changes: Any) -> GlobalStep:
         "loss_spread": 0.0,
         "norm_spread": 0.0,
         "split": "",
+        "seconds": 1.0,
+        "peak_memory_bytes": 1,
     }
     return GlobalStep(**(values | changes))
 

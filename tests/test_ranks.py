@@ -8,7 +8,7 @@ import pytest
 from tests.builders import captured, closing, header, state, step
 from trn_validate.base import Record
 from trn_validate.errors import EvidenceError
-from trn_validate.ranks import non_finite, read_rank, read_ranks
+from trn_validate.ranks import read_rank
 from trn_validate.records import Communication, Compilation, rank_file
 
 
@@ -28,15 +28,6 @@ def test_all_lines_of_a_rank_are_read_in_their_order(tmp_path: Path) -> None:
     assert record.states == (state(0, "start"), state(2))
     assert record.closing == closing(2)
     assert record.complete
-
-
-def test_a_state_is_found_by_its_point_and_step(tmp_path: Path) -> None:
-    record = read_rank(write(tmp_path, header(), state(2, "start"), state(2), state(4)))
-    assert record is not None
-    assert record.state("end", 2) == state(2)
-    assert record.state("start", 2) == state(2, "start")
-    assert record.state("end", 3) is None
-    assert record.state("start", 4) is None
 
 
 def test_a_rank_without_its_last_line_is_not_complete(tmp_path: Path) -> None:
@@ -108,54 +99,10 @@ def test_a_text_that_holds_a_separator_of_lines_does_not_end_its_record(
     assert record.steps == (step(1),)
 
 
-def test_every_rank_that_left_a_header_is_found(tmp_path: Path) -> None:
-    write(tmp_path, header(rank=0), rank=0)
-    write(tmp_path, tail="{", rank=1)
-    write(tmp_path, header(rank=3), rank=3)
-    write(tmp_path, header(rank=4), rank=4)
-    assert sorted(read_ranks(tmp_path, 4)) == [0, 3]
-
-
-def test_a_folder_without_records_has_no_ranks(tmp_path: Path) -> None:
-    assert read_ranks(tmp_path, 4) == {}
-
-
-def test_ranks_whose_numbers_are_finite_have_none_that_is_not(tmp_path: Path) -> None:
-    write(tmp_path, header(), step(1), step(2, loss=-1.0))
-    assert non_finite(read_ranks(tmp_path, 1)) is None
-    assert non_finite({}) is None
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", ["loss", "grad_norm"])
-def test_a_number_that_is_not_finite_is_found_with_its_step_and_rank(
-    tmp_path: Path, name: str, value: float
-) -> None:
-    write(tmp_path, header(), step(1), step(2), rank=0)
-    write(tmp_path, header(rank=1), step(1), step(2, **{name: value}), rank=1)
-    assert non_finite(read_ranks(tmp_path, 2)) == (2, 1, name)
-
-
-def test_the_first_step_counts_before_the_first_rank(tmp_path: Path) -> None:
-    write(tmp_path, header(), step(1), step(2, loss=math.nan), rank=0)
-    write(tmp_path, header(rank=1), step(1, grad_norm=math.nan), rank=1)
-    write(tmp_path, header(rank=2), step(1, grad_norm=math.nan, loss=math.nan), rank=2)
-    records = read_ranks(tmp_path, 3)
-    assert non_finite(records) == (1, 1, "grad_norm")
-    del records[1]
-    assert non_finite(records) == (1, 2, "loss")
-
-
 def test_a_second_header_is_no_record_of_one_rank(tmp_path: Path) -> None:
     path = write(tmp_path, header(), step(1), header())
     with pytest.raises(EvidenceError, match="a second header"):
         read_rank(path)
-
-
-def test_a_file_that_holds_another_rank_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, header(rank=0), rank=1)
-    with pytest.raises(EvidenceError, match="that of rank 0"):
-        read_ranks(tmp_path, 2)
 
 
 # Lines of other kinds

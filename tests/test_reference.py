@@ -18,7 +18,6 @@ from tests.fake_training import (
 )
 from trn_validate import plan as plans
 from trn_validate.config import Plan
-from trn_validate.judging import global_steps
 from trn_validate.ladder import resolve
 from trn_validate.records import State, Step
 from trn_validate.reference import (
@@ -151,7 +150,7 @@ def test_a_first_loss_that_is_not_a_number_fails_both(plan: Plan) -> None:
 
 
 def test_rows_of_an_earlier_step_fail_wherever_they_come_again(plan: Plan) -> None:
-    again = imagined(plan, "baseline").records[0].steps[1].rows
+    again = imagined(plan, "baseline").records.steps[1].rows
     for step in (1, 3, LAST):
         assert failing(plan, altered(Step, step=step, rows=again)) == [
             "reference: steps with rows of an earlier step"
@@ -174,7 +173,7 @@ def test_ranks_that_are_stuck_are_seen_in_the_rows_of_all_of_them(plan: Plan) ->
 
 def test_a_single_rank_that_is_stuck_is_seen_though_the_global_batch_changes(plan: Plan) -> None:
     trial = imagined(plan, "fsdp", altered(Step, rank=1, rows="0" * 32))
-    assert len({step.rows for step in global_steps(trial.records)}) == LAST
+    assert len({step.rows for step in trial.records.steps}) == LAST
     (check,) = (c for c in reference_checks(plan, trial) if not c.passed)
     assert (check.measured, check.detail) == (LAST - 1, "rank 1, first at step 2")
 

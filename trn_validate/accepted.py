@@ -10,9 +10,9 @@ from trn_validate.config import Plan
 from trn_validate.control import measured_noise
 from trn_validate.describing import thing_of
 from trn_validate.errors import EvidenceError
+from trn_validate.folding import Records, read_ranks
 from trn_validate.judging import arrangement
 from trn_validate.ladder import ResolvedRung, resolve
-from trn_validate.ranks import RankRecord, read_ranks
 from trn_validate.reference import REFERENCE, SEED
 from trn_validate.stage import Context
 from trn_validate.tensors import kept
@@ -82,9 +82,7 @@ def load_rung(context: Context, rung: ResolvedRung) -> Reference:
     )
 
 
-def _load(
-    context: Context, stage: str, name: str, *others: str
-) -> tuple[Verdict, dict[int, RankRecord]]:
+def _load(context: Context, stage: str, name: str, *others: str) -> tuple[Verdict, Records]:
     """A stage's verdict, and the records of one of its launches; every file is hashed first."""
     verdict = context.earlier.get(stage)
     if verdict is None:
@@ -96,11 +94,11 @@ def _load(
             context.run.verify(artifact)
     folder = context.run.folder / attempt / name
     records = read_ranks(folder / "records", verdict.layout.processes if verdict.layout else 1)
-    if not records:
+    if not records.ranks:
         raise EvidenceError(f"{name} has no records", where=str(folder), todo=f"Rerun {stage}.")
     return verdict, records
 
 
-def _thing(name: str, verdict: Verdict, records: dict[int, RankRecord]) -> Thing:
+def _thing(name: str, verdict: Verdict, records: Records) -> Thing:
     attempt = f"{verdict.stage}/{verdict.attempt}"
-    return thing_of(name, attempt, records, arrangement(records[0].header))
+    return thing_of(name, attempt, records, arrangement(records.headers[0]))

@@ -5,14 +5,14 @@ What a file holds is the whole tensor or, for a model too large for that, its sk
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from trn_validate.errors import EvidenceError, MeasurementError, TrnValidateError
-from trn_validate.ranks import RankRecord
+from trn_validate.folding import Records
 from trn_validate.records import Captured, Moment
 
 if TYPE_CHECKING:
@@ -115,41 +115,8 @@ class Capture:
 
 
 def read_capture(
-    records: Mapping[int, RankRecord], folder: Path, moment: Moment, *, accepted: bool = True
+    records: Records, folder: Path, moment: Moment, *, accepted: bool = True
 ) -> Capture | None:
     """What the ranks kept of that moment; None where a stage kept nothing."""
-    lines = [
-        line
-        for _, record in sorted(records.items())
-        for line in record.captures
-        if line.what == moment
-    ]
-    first: dict[int, Captured] = {}
-    for line in lines:
-        first.setdefault(line.stage, line)
-    stages = next((r.header.degrees.pp for r in records.values()), 0)
-    if sorted(first) != list(range(stages)) or not stages:
-        return None
-    return Capture(folder, tuple(first[stage] for stage in sorted(first)), accepted)
-
-
-def disagreement(records: Mapping[int, RankRecord]) -> str:
-    """Names a rank, and the first tensor, that differs from what its stage's first rank gathered.
-
-    Every rank gathers each tensor over its own group, so replicas that drifted apart show here
-    and nowhere else: the file is that of the first rank. A rank that kept nothing of a moment
-    has shown nothing, and is named too.
-    """
-    first: dict[tuple[int, str], tuple[int, Captured]] = {}
-    for rank, record in sorted(records.items()):
-        lacks = set(get_args(Moment)) - {line.what for line in record.captures}
-        if lacks:
-            return f"rank {rank} kept no {min(lacks)}"
-        for line in record.captures:
-            owner, ours = first.setdefault((line.stage, line.what), (rank, line))
-            if ours.digests == line.digests:
-                continue
-            names = [n for n in ours.digests if ours.digests[n] != line.digests.get(n)]
-            names += [n for n in line.digests if n not in ours.digests]
-            return f"{line.what} of {names[0]}: rank {rank} and rank {owner} differ"
-    return ""
+    lines = records.captures.get(moment)
+    return Capture(folder, lines, accepted) if lines else None

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.control import tolerance_of, trial_kept
-from trn_validate.judging import (
-    GlobalStep,
-    common_checks,
-    common_names,
-    global_steps,
-    whole_parameters,
-)
+from trn_validate.folding import GlobalStep, Records
+from trn_validate.judging import common_checks, common_names
 from trn_validate.launching import Trial
 from trn_validate.parity import Limit, Noise, parity_checks, parity_names
-from trn_validate.ranks import RankRecord
 from trn_validate.tensors import Kept, tensor_checks, tensor_names
 
 
@@ -41,11 +34,11 @@ def yardstick(trial: Trial, noise: Noise) -> Yardstick:
     return yardstick_of(trial.records, trial_kept(trial), noise)
 
 
-def yardstick_of(records: Mapping[int, RankRecord], own: Kept, noise: Noise) -> Yardstick:
+def yardstick_of(records: Records, own: Kept, noise: Noise) -> Yardstick:
     """What ranks recorded and kept, as what others are held against."""
     return Yardstick(
-        steps=global_steps(records),
-        parameters=whole_parameters(records),
+        steps=records.steps,
+        parameters=records.parameters,
         kept=own,
         noise=noise,
     )
@@ -69,7 +62,7 @@ def comparison_checks(plan: Plan, reference: Yardstick, trial: Trial) -> list[Ch
         *parity_checks(
             name,
             reference.steps,
-            global_steps(trial.records),
+            trial.records.steps,
             steps=trial.spec.steps,
             loss=Limit.of(tolerance.basis("loss_absolute")),
             grad_norm=Limit.of(tolerance.basis("grad_norm_relative")),

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trn_validate.check import Check
 from trn_validate.describing import median, series
+from trn_validate.folding import Shape
 from trn_validate.launching import Trial
-from trn_validate.ranks import RankRecord
 from trn_validate.records import Compilation
 
 
@@ -33,7 +33,7 @@ def compile_checks(trial: Trial, layers: int) -> list[Check]:
         layers: blocks of the model; each rank has to have compiled all of them.
     """
     blocks, eager, refused, breaks, again, shapes = compile_names(trial.spec.name)
-    found = {rank: record.compilation for rank, record in trial.records.items()}
+    found = {rank: record.compilation for rank, record in trial.records.ranks.items()}
     return [
         Check(
             name=blocks,
@@ -48,7 +48,7 @@ def compile_checks(trial: Trial, layers: int) -> list[Check]:
         _nothing(refused, found, lambda line: line.refused),
         _nothing(breaks, found, lambda line: line.breaks),
         _nothing(again, found, lambda line: line.recompiles),
-        _shapes(shapes, trial.records),
+        _shapes(shapes, trial.records.shapes),
     ]
 
 
@@ -73,22 +73,15 @@ def _nothing(
     )
 
 
-def _shapes(name: str, records: Mapping[int, RankRecord]) -> Check:
-    seen = [
-        (step.step, rank, shape)
-        for rank, record in records.items()
-        for step in record.steps
-        for shape in step.shapes
-    ]
-    first = min(seen, default=None)
-    detail = f"{first[2]} at every step" if first else "no step"
-    odd = [place for place in sorted(seen) if first and place[2] != first[2]]
-    if odd:
-        step, rank, shape = odd[0]
-        detail = f"{shape} on rank {rank} at step {step}"
+def _shapes(name: str, shapes: Mapping[Shape, tuple[int, int]]) -> Check:
+    order = sorted(shapes, key=lambda shape: (shapes[shape], shape))
+    detail = f"{order[0]} at every step" if order else "no step"
+    if len(order) > 1:
+        step, rank = shapes[order[1]]
+        detail = f"{order[1]} on rank {rank} at step {step}"
     return Check(
         name=name,
-        measured=len({shape for _, _, shape in seen}),
+        measured=len(shapes),
         comparator="==",
         limit=1,
         unit="shapes",
@@ -103,7 +96,7 @@ def compile_measures(trial: Trial, eager_seconds: Sequence[float]) -> dict[str, 
     The first two steps are left out of the steady ones: the first compiles, and the second is the
     first to be timed without. The spread is over steps.
     """
-    lines = [r.compilation for r in trial.records.values() if r.compilation is not None]
+    lines = [r.compilation for r in trial.records.ranks.values() if r.compilation is not None]
     found = {
         "compile_seconds": max((line.seconds for line in lines), default=0.0),
         "compiled_graphs": float(max((line.graphs for line in lines), default=0)),

@@ -11,13 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from trn_validate.check import Check
 from trn_validate.config import Plan
-from trn_validate.judging import (
-    GlobalStep,
-    common_checks,
-    common_names,
-    global_steps,
-    whole_parameters,
-)
+from trn_validate.folding import GlobalStep
+from trn_validate.judging import common_checks, common_names
 from trn_validate.launching import Trial
 from trn_validate.limits import Bound, Deviations
 from trn_validate.parity import Noise, Tolerance, loss_distances, norm_distances, worst
@@ -47,7 +42,7 @@ def noise_between(reference: Trial, other: Trial) -> Noise:
     Raises:
         EvidenceError: a file of tensors is missing or is not what its record says.
     """
-    return noise_from(global_steps(reference.records), trial_kept(reference), other)
+    return noise_from(reference.records.steps, trial_kept(reference), other)
 
 
 def noise_from(steps: Sequence[GlobalStep], ours: Kept, other: Trial) -> Noise:
@@ -56,7 +51,7 @@ def noise_from(steps: Sequence[GlobalStep], ours: Kept, other: Trial) -> Noise:
     Raises:
         EvidenceError: a file of tensors is missing or is not what its record says.
     """
-    found, theirs = global_steps(other.records), trial_kept(other)
+    found, theirs = other.records.steps, trial_kept(other)
     return Noise(
         loss_absolute=worst(loss_distances(steps, found))[0],
         grad_norm_relative=worst(norm_distances(steps, found))[0],
@@ -86,11 +81,11 @@ def control_checks(
         noise: what limits follow from; on an accelerator a rerun is in it too.
     """
     bounds = plan.limits.of(reference.spec.compute_dtype)
-    steps = {s.step: s.rows for s in global_steps(reference.records)}
-    found = global_steps(control.records)
+    steps = {s.step: s.rows for s in reference.records.steps}
+    found = control.records.steps
     other = [s.step for s in found if steps.get(s.step) != s.rows]
     return [
-        *common_checks(plan, control, parameters=whole_parameters(reference.records)),
+        *common_checks(plan, control, parameters=reference.records.parameters),
         Check(
             name=f"{CONTROL}: steps with other rows",
             # With nothing compared, nothing was found equal.

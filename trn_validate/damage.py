@@ -62,7 +62,7 @@ def damaged(context: Context, rung: ResolvedRung, saved: Trial) -> list[Check]:
 
 def _taken(trial: Trial) -> int:
     """Steps that were taken; an exit status of 0 counts as one, since nothing complained."""
-    steps = [len(record.steps) for record in trial.records.values()]
+    steps = [rank.steps for rank in trial.records.ranks.values()]
     return max([*steps, int(trial.result.cause.usable)])
 
 
@@ -70,5 +70,5 @@ def _refused(trial: Trial) -> bool:
     """Whether every rank had built its trainer and one then raised; a full disk tells nothing."""
     return (
         trial.result.cause in (Cause.CRASH, Cause.CONFIGURATION)
-        and len(trial.records) == trial.spec.degrees.world_size
+        and len(trial.records.ranks) == trial.spec.degrees.world_size
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from trn_validate.judging import arrangement, global_steps
+from trn_validate.folding import Records
+from trn_validate.judging import arrangement
 from trn_validate.launching import Trial
-from trn_validate.ranks import RankRecord
 from trn_validate.stage import Findings
 from trn_validate.verdict import Layout, Thing
 
@@ -41,29 +41,26 @@ def thing(trial: Trial, attempt: str, implementation: str = "") -> Thing:
     )
 
 
-def thing_of(name: str, attempt: str, records: Mapping[int, RankRecord], layout: str) -> Thing:
+def thing_of(name: str, attempt: str, records: Records, layout: str) -> Thing:
     """One side of a comparison, whose ranks left these records."""
-    pids = tuple(record.header.pid for record in records.values())
+    pids = tuple(header.pid for header in records.headers)
     return Thing(name=name, attempt=attempt, pids=pids, layout=layout)
 
 
 def series(trial: Trial) -> dict[str, tuple[float, ...]]:
     """Loss and gradient norm of every step, and its seconds on the slowest rank."""
-    steps = global_steps(trial.records)
+    steps = trial.records.steps
     return {
         "loss": tuple(s.loss for s in steps),
         "grad_norm": tuple(s.grad_norm for s in steps),
-        "step_seconds": tuple(
-            max(r.steps[i].seconds["total"] for r in trial.records.values())
-            for i in range(len(steps))
-        ),
+        "step_seconds": tuple(s.seconds for s in steps),
     }
 
 
 def speed(trial: Trial) -> dict[str, float]:
     """Tokens per second, step seconds and peak memory; the first step is left out of the time."""
     seconds = series(trial)["step_seconds"][1:]
-    peaks = [line.peak_memory_bytes for r in trial.records.values() for line in r.steps]
+    peaks = [s.peak_memory_bytes for s in trial.records.steps]
     found: dict[str, float] = {"peak_memory_bytes": float(max(peaks, default=0))}
     if seconds:
         found["step_seconds"] = median(seconds)
@@ -85,8 +82,8 @@ def communication(trial: Trial) -> dict[str, float]:
     Of a step after those that are judged, since counting takes time.
     """
     found: dict[str, float] = {}
-    for record in trial.records.values():
-        line = record.communication
+    for rank in trial.records.ranks.values():
+        line = rank.communication
         for what, amounts in (("calls", line.calls), ("bytes", line.bytes)) if line else ():
             for kind, amount in amounts.items():
                 name = f"communication_{what}.{kind}"
@@ -96,7 +93,7 @@ def communication(trial: Trial) -> dict[str, float]:
 
 def describe(findings: Findings, trial: Trial, model: str) -> None:
     """Put what ran, where, how fast and with which versions into the findings of a stage."""
-    header = trial.records[0].header
+    header = trial.records.headers[0]
     findings.layout = layout(trial, model)
     findings.device = header.parameter_device
     findings.versions = header.versions

@@ -1,72 +1,14 @@
-"""From the records of all ranks to one row per step, and to the checks that any launch owes."""
+"""The checks that any launch owes before its numbers mean anything."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.launching import Trial, finite_check
-from trn_validate.ranks import RankRecord
-from trn_validate.records import Header, Step
+from trn_validate.records import Header
 from trn_validate.spec import RunSpec
-
-_MODULUS = 2**128
-
-
-@dataclass(frozen=True)
-class GlobalStep:
-    """One optimizer step over all ranks."""
-
-    step: int
-    loss: float
-    grad_norm: float
-    tokens: int
-    """Tokens consumed, counted once per data-parallel rank."""
-    rows: str
-    """Digest of all rows, whatever rank read them and in whatever order."""
-    loss_spread: float
-    """Largest difference between ranks that hold the loss."""
-    norm_spread: float
-    """Largest relative difference of the gradient norm, which every rank holds, from the first."""
-    split: str
-    """Names ranks that share samples and yet did not see the same rows; empty if none."""
-
-
-def global_steps(records: Mapping[int, RankRecord]) -> tuple[GlobalStep, ...]:
-    """Put the steps of all ranks together; only steps that every rank recorded."""
-    by_step: dict[int, dict[int, Step]] = {}
-    for rank, record in records.items():
-        for line in record.steps:
-            by_step.setdefault(line.step, {})[rank] = line
-    whole = (s for s in sorted(by_step) if len(by_step[s]) == len(records))
-    return tuple(_join(step, by_step[step], records) for step in whole)
-
-
-def _join(step: int, lines: Mapping[int, Step], records: Mapping[int, RankRecord]) -> GlobalStep:
-    losses = [line.loss for line in lines.values() if line.loss_here] or [float("nan")]
-    norms = [line.grad_norm for line in lines.values()]
-    readers: dict[int, list[int]] = {}
-    for rank in lines:
-        readers.setdefault(records[rank].header.dp_rank, []).append(rank)
-    first = [lines[ranks[0]] for ranks in readers.values()]
-    split = [
-        f"ranks {ranks[0]} and {rank}"
-        for ranks in readers.values()
-        for rank in ranks[1:]
-        if (lines[rank].rows, lines[rank].tokens) != (lines[ranks[0]].rows, lines[ranks[0]].tokens)
-    ]
-    return GlobalStep(
-        step=step,
-        loss=losses[0],
-        grad_norm=norms[0],
-        tokens=sum(line.tokens for line in first),
-        rows=f"{sum(int(line.rows, 16) for line in first) % _MODULUS:032x}",
-        loss_spread=max(losses) - min(losses),
-        norm_spread=max(abs(norm - norms[0]) for norm in norms) / (abs(norms[0]) or 1.0),
-        split=", ".join(split),
-    )
 
 
 def common_names(name: str) -> tuple[str, ...]:
@@ -85,14 +27,13 @@ def common_checks(plan: Plan, trial: Trial, *, parameters: int | None = None) ->
     its ladder's reference may do.
     """
     records, spec = trial.records, trial.spec
-    headers = [record.header for record in records.values()]
+    ranks = records.ranks.values()
+    headers = records.headers
     profile = plan.profile
-    here = whole_parameters(records)
+    here = records.parameters
     return [
-        _count(trial, "ranks that finished", _finished(records), spec.degrees.world_size),
-        _count(
-            trial, "steps", min((len(r.steps) for r in records.values()), default=0), spec.steps
-        ),
+        _count(trial, "ranks that finished", finished(trial), spec.degrees.world_size),
+        _count(trial, "steps", min((r.steps for r in ranks), default=0), spec.steps),
         finite_check(trial),
         _same(trial, "device", [h.parameter_device for h in headers], profile.device),
         _same(
@@ -110,8 +51,9 @@ def common_checks(plan: Plan, trial: Trial, *, parameters: int | None = None) ->
     ]
 
 
-def _finished(records: Mapping[int, RankRecord]) -> int:
-    return sum(record.complete for record in records.values())
+def finished(trial: Trial) -> int:
+    """Ranks that came to their last line."""
+    return sum(rank.complete for rank in trial.records.ranks.values())
 
 
 def _count(trial: Trial, what: str, measured: int, limit: int) -> Check:
@@ -129,7 +71,7 @@ def _same(trial: Trial, what: str, values: Sequence[str], expected: str) -> Chec
     """Every rank says ``expected``; the first that does not is named."""
     odd = next((place for place, value in enumerate(values) if value != expected), None)
     if odd is not None:
-        measured, detail = values[odd], f"rank {list(trial.records)[odd]}"
+        measured, detail = values[odd], f"rank {list(trial.records.ranks)[odd]}"
     else:
         measured, detail = (expected, f"{len(values)} ranks") if values else ("none", "no rank")
     return Check(
@@ -142,20 +84,9 @@ def _same(trial: Trial, what: str, values: Sequence[str], expected: str) -> Chec
     )
 
 
-def whole_parameters(records: Mapping[int, RankRecord]) -> int:
-    """Elements of the whole model: those of each pipeline stage, counted once."""
-    if not records:
-        return 0
-    degrees = next(iter(records.values())).header.degrees
-    world = degrees.world_size
-    # pp is the outermost axis of torchtitan's mesh, so each stage is one block of ranks.
-    block = world // degrees.pp
-    return sum(records[r].header.parameters for r in range(0, world, block) if r in records)
-
-
 def _tokens(trial: Trial) -> Check:
     expected = trial.spec.tokens_per_step
-    steps = global_steps(trial.records)
+    steps = trial.records.steps
     odd = next((s for s in steps if s.tokens != expected), None)
     return Check(
         name=f"{trial.spec.name}: tokens per step",
@@ -169,7 +100,7 @@ def _tokens(trial: Trial) -> Check:
 
 
 def _agreement(trial: Trial, plan: Plan) -> Check:
-    steps = global_steps(trial.records)
+    steps = trial.records.steps
     floors = plan.limits.of(trial.spec.compute_dtype)
     split = next((s for s in steps if s.split), None)
     norm = next((s for s in steps if not s.norm_spread <= floors.grad_norm_relative.floor), None)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.errors import EvidenceError, MeasurementError
+from trn_validate.folding import Records, read_ranks
 from trn_validate.ladder import ResolvedRung
 from trn_validate.launch import LaunchRequest, LaunchResult
 from trn_validate.paths import make_folder, write_atomic
-from trn_validate.ranks import RankRecord, non_finite, read_ranks
 from trn_validate.spec import CheckpointChoice, RunSpec, captures_folder
 from trn_validate.stage import Context, Unmeasured
 from trn_validate.verdict import Problem
@@ -29,7 +29,7 @@ class Trial:
 
     spec: RunSpec
     result: LaunchResult
-    records: Mapping[int, RankRecord]
+    records: Records
     moved: Path | None = None
     """Where in the run folder its tensors were moved to."""
 
@@ -166,8 +166,8 @@ def try_launch(context: Context, specs: Iterable[RunSpec]) -> tuple[Trial, ...]:
         Trial(spec, result, _records(spec, result), _moved(context, spec))
         for spec, result in zip(chosen, results, strict=True)
     )
-    for record in (record for trial in trials for record in trial.records.values()):
-        context.hooks.update(record.header.hooks)
+    for header in (header for trial in trials for header in trial.records.headers):
+        context.hooks.update(header.hooks)
     return trials
 
 
@@ -179,7 +179,7 @@ def _moved(context: Context, spec: RunSpec) -> Path | None:
     return context.run.folder / context.attempt.adopt(folder, f"{spec.name}/{folder.name}")
 
 
-def _records(spec: RunSpec, result: LaunchResult) -> dict[int, RankRecord]:
+def _records(spec: RunSpec, result: LaunchResult) -> Records:
     """What the ranks of a launch of this stage wrote; nothing where it failed and cannot be read.
 
     Raises:
@@ -189,20 +189,17 @@ def _records(spec: RunSpec, result: LaunchResult) -> dict[int, RankRecord]:
         return read_ranks(Path(spec.records), spec.degrees.world_size)
     except EvidenceError as error:
         if not result.cause.usable:
-            return {}
+            return Records()
         raise MeasurementError(f"{spec.name} wrote {error.what}", where=error.where) from error
 
 
 def _not_finite(trial: Trial) -> tuple[Check, ...]:
-    found = non_finite(trial.records)
-    if found is None:
-        return ()
-    return (finite_check(trial),)
+    return () if trial.records.not_finite is None else (finite_check(trial),)
 
 
 def finite_check(trial: Trial) -> Check:
     """Every loss and gradient norm of the trial is a finite number."""
-    found = non_finite(trial.records)
+    found = trial.records.not_finite
     return Check(
         name=f"{trial.spec.name}: numbers that are not finite",
         measured=0 if found is None else 1,
@@ -215,20 +212,15 @@ def finite_check(trial: Trial) -> Check:
 
 def problem(context: Context, trial: Trial) -> Problem:
     """Where to look after a launch that went wrong."""
-    found = non_finite(trial.records)
+    found = trial.records.not_finite
     return Problem(
         cause=trial.result.cause.value,
         what=f"{trial.spec.name}: {trial.result.what or trial.result.cause.phrase}",
         rank=trial.result.rank,
-        step=found[0] if found else last_step(trial.records),
+        step=found[0] if found else trial.records.last_step,
         log=log_path(context, trial.result),
         excerpt=trial.result.excerpt,
     )
-
-
-def last_step(records: Mapping[int, RankRecord]) -> int | None:
-    """Last step that any rank finished."""
-    return max((line.step for record in records.values() for line in record.steps), default=None)
 
 
 def log_path(context: Context, result: LaunchResult) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trn_validate.check import Basis, Check
-from trn_validate.judging import GlobalStep
+from trn_validate.folding import GlobalStep
 from trn_validate.limits import Bound, Deviations
 
 

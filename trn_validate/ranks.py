@@ -1,11 +1,10 @@
-"""Reading what the ranks wrote."""
+"""Reading what one rank wrote."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -21,7 +20,6 @@ from trn_validate.records import (
     State,
     Step,
     Written,
-    rank_file,
 )
 
 _Kind = TypeVar("_Kind", bound=Record)
@@ -38,10 +36,6 @@ class RankRecord(BaseModel):
     communication: Communication | None = None
     compilation: Compilation | None = None
     closing: Closing | None
-
-    def state(self, at: Literal["start", "end"], step: int) -> State | None:
-        """The state recorded at that point, or None."""
-        return next((s for s in self.states if s.at == at and s.step == step), None)
 
     @property
     def complete(self) -> bool:
@@ -96,30 +90,3 @@ def _lines(path: Path) -> Iterator[tuple[int, Written]]:
                 where=f"{path}:{number}",
                 todo="The file was altered or written by another version; rerun the stage.",
             ) from None
-
-
-def read_ranks(folder: Path, world_size: int) -> dict[int, RankRecord]:
-    """Records of every rank that left a header, by rank."""
-    found: dict[int, RankRecord] = {}
-    for rank in range(world_size):
-        path = rank_file(folder, rank)
-        record = read_rank(path) if path.exists() else None
-        if record is not None:
-            if record.header.rank != rank:
-                raise EvidenceError(
-                    f"the header is that of rank {record.header.rank}", where=str(path)
-                )
-            found[rank] = record
-    return found
-
-
-def non_finite(records: Mapping[int, RankRecord]) -> tuple[int, int, str] | None:
-    """First (step, rank, name) of a loss or gradient norm that is not a finite number."""
-    for step, rank, line in sorted(
-        ((s.step, rank, s) for rank, record in records.items() for s in record.steps),
-        key=lambda row: row[:2],
-    ):
-        for name, value in (("loss", line.loss), ("grad_norm", line.grad_norm)):
-            if not math.isfinite(value):
-                return step, rank, name
-    return None

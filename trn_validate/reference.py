@@ -15,13 +15,8 @@ from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.control import CONTROL
 from trn_validate.describing import thing
-from trn_validate.judging import (
-    GlobalStep,
-    common_checks,
-    common_names,
-    global_steps,
-    whole_parameters,
-)
+from trn_validate.folding import GlobalStep
+from trn_validate.judging import common_checks, common_names
 from trn_validate.ladder import ResolvedRung
 from trn_validate.launching import Trial, launch, run_spec
 from trn_validate.parity import Limit, parity_checks, parity_names
@@ -97,10 +92,10 @@ def reference_names() -> tuple[str, ...]:
 
 def reference_checks(plan: Plan, trial: Trial) -> list[Check]:
     """Whether a run from random weights looks like training at all."""
-    steps = global_steps(trial.records)
+    steps = trial.records.steps
     losses = [s.loss for s in steps]
     first = losses[0] if losses else math.nan
-    vocabulary = next(iter(trial.records.values())).header.vocab_size
+    vocabulary = trial.records.headers[0].vocab_size
     near, fall, fresh = reference_names()[-3:]
     return [
         *common_checks(plan, trial),
@@ -128,27 +123,24 @@ def reference_checks(plan: Plan, trial: Trial) -> list[Check]:
 
 def _fresh(name: str, trial: Trial, steps: Sequence[GlobalStep]) -> Check:
     """A loader that is stuck gives every layout the same rows, so no comparison sees it."""
+    rows = [s.rows for s in steps]
+    again: Sequence[int] = [s.step for n, s in enumerate(steps) if s.rows in rows[:n]]
+    who = "the global batch"
     # A single rank that is stuck leaves the global batch a new one at every step.
-    seen = {"the global batch": [(s.step, s.rows) for s in steps]}
-    seen |= {f"rank {r}": [(s.step, s.rows) for s in k.steps] for r, k in trial.records.items()}
-    again = {who: _repeated(rows) for who, rows in seen.items()}
-    worst = max(again, key=lambda who: len(again[who]))
+    rank, own = trial.records.again
+    if len(own) > len(again):
+        who, again = f"rank {rank}", own
     detail = f"{len(steps)} steps, each with rows of its own"
-    if again[worst]:
-        detail = f"{worst}, first at step {again[worst][0]}"
+    if again:
+        detail = f"{who}, first at step {again[0]}"
     return Check(
         name=name,
-        measured=len(again[worst]) if steps else 1,
+        measured=len(again) if steps else 1,
         comparator="==",
         limit=0,
         source="derived",
         detail=detail,
     )
-
-
-def _repeated(rows: Sequence[tuple[int, str]]) -> list[int]:
-    """Steps whose rows an earlier step had."""
-    return [step for n, (step, r) in enumerate(rows) if r in {earlier for _, earlier in rows[:n]}]
 
 
 def rerun_names(plan: Plan) -> tuple[str, ...]:
@@ -160,11 +152,11 @@ def rerun_names(plan: Plan) -> tuple[str, ...]:
 def rerun_checks(plan: Plan, reference: Trial, rerun: Trial) -> list[Check]:
     """Whether the same thing run again is the same: bit by bit where the device can do that."""
     checks = [
-        *common_checks(plan, rerun, parameters=whole_parameters(reference.records)),
+        *common_checks(plan, rerun, parameters=reference.records.parameters),
         *parity_checks(
             RERUN,
-            global_steps(reference.records),
-            global_steps(rerun.records),
+            reference.records.steps,
+            rerun.records.steps,
             steps=reference.spec.steps,
             **rerun_limits(plan, reference.spec.compute_dtype),
         ),
@@ -203,9 +195,9 @@ def state_check(
 ) -> Check:
     """Digests of the parts of the state are equal on every rank; names those that are not."""
     differing: list[str] = []
-    for rank, record in expected.records.items():
+    for rank, record in expected.records.ranks.items():
         ours = record.state("end", expected_step)
-        other = found.records.get(rank)
+        other = found.records.ranks.get(rank)
         theirs = other.state("start" if at_start else "end", found_step) if other else None
         if ours is None or theirs is None:
             differing.append(f"no state of rank {rank}")
@@ -217,7 +209,7 @@ def state_check(
         ]
     return Check(
         name=name,
-        measured=len(differing) if expected.records else len(parts),
+        measured=len(differing) if expected.records.ranks else len(parts),
         comparator="==",
         limit=0,
         unit="parts that differ",

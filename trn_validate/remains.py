@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from trn_validate.errors import EvidenceError
+from trn_validate.folding import Rank, read_ranks
 from trn_validate.launch import LaunchRequest
-from trn_validate.ranks import RankRecord, read_ranks
 from trn_validate.records import Failure, failure_file
 from trn_validate.supervisor import OUTPUT, STACKS, Facts
 
@@ -51,11 +52,11 @@ class Remains:
         self.output = tail(request.folder / OUTPUT)
         self.problem = ""
         """Why the records cannot be read, where they cannot."""
-        self.records: dict[int, RankRecord] = {}
+        self.records: Mapping[int, Rank] = {}
         self.failures: dict[int, Failure] = {}
         if request.records is not None:
             try:
-                self.records = read_ranks(request.records, request.ranks)
+                self.records = read_ranks(request.records, request.ranks).ranks
             except EvidenceError as error:
                 self.problem = str(error)
             self.failures = read_failures(request.records, request.ranks)
@@ -88,7 +89,7 @@ class Remains:
 
     def behind(self) -> int | None:
         """The one rank that has fewer steps than all others, if there is such a rank."""
-        steps = {r: len(self.records[r].steps) if r in self.records else -1 for r in self.missing}
+        steps = {r: self.records[r].steps if r in self.records else -1 for r in self.missing}
         least = [rank for rank, count in steps.items() if count == min(steps.values())]
         return least[0] if len(least) == 1 and self.request.ranks > 1 else None
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.errors import MeasurementError
-from trn_validate.judging import GlobalStep, common_checks, common_names, global_steps
+from trn_validate.folding import GlobalStep
+from trn_validate.judging import common_checks, common_names, finished
 from trn_validate.ladder import ResolvedRung
 from trn_validate.launching import DUMP, Trial, launch, run_spec
 from trn_validate.parity import parity_checks, parity_names
@@ -112,7 +113,7 @@ def save_and_resume(
     checkpoint = saved.checkpoints / f"step-{halfway(rung)}"
     checks = [
         *common_checks(plan, saved, parameters=parameters),
-        *_same(plan, dtype, SAVE, reference, global_steps(saved.records), steps),
+        *_same(plan, dtype, SAVE, reference, saved.records.steps, steps),
         _files_check(checkpoint, rung.degrees.world_size),
     ]
     if not checks[-1].passed:
@@ -127,17 +128,17 @@ def save_and_resume(
 def _resume_checks(plan: Plan, rung: ResolvedRung, saved: Trial, resumed: Trial) -> list[Check]:
     middle, steps = halfway(rung), rung.ladder.workload.steps
     dtype = rung.ladder.workload.compute_dtype
-    rest = [s for s in global_steps(saved.records) if s.step > middle]
+    rest = [s for s in saved.records.steps if s.step > middle]
     return [
         Check(
             name=f"{RESUME}: ranks that finished",
-            measured=sum(r.complete for r in resumed.records.values()),
+            measured=finished(resumed),
             comparator="==",
             limit=rung.degrees.world_size,
             source="derived",
         ),
         state_check(STATE, saved, resumed, middle, middle, at_start=True),
-        *_same(plan, dtype, RESUME, rest, global_steps(resumed.records), steps - middle),
+        *_same(plan, dtype, RESUME, rest, resumed.records.steps, steps - middle),
         state_check(FINAL, saved, resumed, steps, steps),
     ]
 

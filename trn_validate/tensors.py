@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trn_validate.captures import Capture, disagreement, read_capture
+from trn_validate.captures import Capture, read_capture
 from trn_validate.check import Basis, Check
 from trn_validate.deviations import (
     Deviation,
@@ -20,8 +20,8 @@ from trn_validate.deviations import (
     parameter_deviations,
     rows_that_differ,
 )
+from trn_validate.folding import Records
 from trn_validate.parity import Tolerance
-from trn_validate.ranks import RankRecord
 
 _SHOWN = 3
 
@@ -37,13 +37,13 @@ class Kept:
     """Names ranks whose copies of a tensor differ; empty if none."""
 
 
-def kept(records: Mapping[int, RankRecord], folder: Path, *, accepted: bool = True) -> Kept:
+def kept(records: Records, folder: Path, *, accepted: bool = True) -> Kept:
     """What the ranks of a launch kept in ``folder``, and whether a verdict vouches for it."""
     return Kept(
         start=read_capture(records, folder, "start", accepted=accepted),
         gradient=read_capture(records, folder, "gradient", accepted=accepted),
         end=read_capture(records, folder, "end", accepted=accepted),
-        split=disagreement(records),
+        split=records.apart,
     )
 
 
