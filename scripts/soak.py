@@ -31,6 +31,13 @@ from trn_validate.verdict import Verdict
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/margins.md"
 KEPT = "verdicts"
+# It ends with the soak, also when that is killed.
+_BUSY = """
+import os
+parent = os.getppid()
+while os.getppid() == parent:
+    sum(range(10**6))
+"""
 FIGURES = (
     "loss against the reference",
     "grad norm against the reference",
@@ -68,7 +75,7 @@ def load_beside(busy: bool) -> Iterator[None]:
     if not busy:
         yield
         return
-    process = subprocess.Popen([sys.executable, "-c", "while True: sum(range(10**6))"])
+    process = subprocess.Popen([sys.executable, "-c", _BUSY])
     try:
         yield
     finally:
