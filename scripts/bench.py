@@ -24,7 +24,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from scripts.synthetic import Judged
+from scripts.synthetic import Judged, measure
 from stages import stages_of
 from trn_validate import yaml_file
 from trn_validate.config import Plan
@@ -135,7 +135,7 @@ def _records(folder: Path) -> Iterable[RankRecord]:
 
 
 def _slowest(ranks: Sequence[RankRecord], phase: str) -> float:
-    closings = (record.closing for record in ranks)
+    closings = (record.rank.closing for record in ranks)
     return max((c.seconds.get(phase, 0.0) for c in closings if c is not None), default=0.0)
 
 
@@ -156,18 +156,6 @@ def measure_status(reports: Path, repeat: int) -> StatusCost:
             raise UsageError(f"status gives no answer ({done.stderr.strip()})", where=str(reports))
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return StatusCost(tuple(seconds), peak * 1024)
-
-
-def measure_judging() -> tuple[Judged, Judged]:
-    """Judge made-up records of few and of many ranks, each in a process of its own."""
-    few, many = (_judged(ranks) for ranks in _RANKS)
-    return few, many
-
-
-def _judged(ranks: int) -> Judged:
-    argv = [sys.executable, "-m", "scripts.synthetic", "--ranks", str(ranks), "--steps", "100"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
-    return Judged(**json.loads(done.stdout))
 
 
 def render(
@@ -248,10 +236,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run, verdicts = newest_finished(reports)
         costs = [cost(run, verdict) for verdict in verdicts]
-        print(
-            render(run.name, costs, measure_status(reports, asked.repeat), measure_judging()),
-            end="",
-        )
+        status = measure_status(reports, asked.repeat)
+        judged = [measure(ranks, 100) for ranks in _RANKS]
+        print(render(run.name, costs, status, judged), end="")
     except TrnValidateError as error:
         print(f"bench: {error}", file=sys.stderr)
         return exit_status(error)

@@ -11,16 +11,20 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 from trn_validate.folding import read_ranks
 from trn_validate.parity import Limit, parity_checks
-from trn_validate.records import Captured, Closing, Header, Step, rank_file
+from trn_validate.records import Captured, Closing, Header, Moment, Step, rank_file
 from trn_validate.spec import Degrees
 
+ROOT = Path(__file__).resolve().parent.parent
 PARAMETERS = 25
 _TP = 4
 _BATCH = 4096
@@ -66,7 +70,7 @@ def _write_rank(folder: Path, rank: int, ranks: int, steps: int) -> int:
         replaced=("data", "probe"),
         hooks=(),
     )
-    captured = (_captured(moment) for moment in ("start", "gradient", "end"))
+    captured = (_captured(moment) for moment in get_args(Moment))
     lines = (
         header,
         *captured,
@@ -96,19 +100,16 @@ def _step(number: int, dp_rank: int) -> Step:
     )
 
 
-def _captured(moment: str) -> Captured:
+def _captured(moment: Moment) -> Captured:
     names = [f"layers.{n}.attention.wq.weight" for n in range(PARAMETERS)]
-    return Captured.model_validate(
-        {
-            "what": moment,
-            "mode": "sketch",
-            "stage": 0,
-            "file": None,
-            "norms": dict.fromkeys(names, 1.0),
-            "digests": dict.fromkeys(names, "0" * 64),
-            "absent": (),
-            "seconds": 0.1,
-        }
+    return Captured(
+        what=moment,
+        mode="sketch",
+        stage=0,
+        file=None,
+        norms=dict.fromkeys(names, 1.0),
+        digests=dict.fromkeys(names, "0" * 64),
+        seconds=0.1,
     )
 
 
@@ -133,6 +134,14 @@ def judge(folder: Path, ranks: int, steps: int) -> float:
     if len(records.ranks) != ranks or not whole or not all(check.passed for check in checks):
         raise RuntimeError("the synthetic records did not pass")
     return seconds
+
+
+def measure(ranks: int, steps: int) -> Judged:
+    """Write and judge so many in a process of its own."""
+    argv = [sys.executable, "-m", "scripts.synthetic"]
+    argv += ["--ranks", str(ranks), "--steps", str(steps)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
+    return Judged(**json.loads(done.stdout))
 
 
 def main() -> None:

@@ -761,8 +761,11 @@ def _launched(
 
 
 def _records(launch: Launch) -> dict[int, RankRecord]:
-    found = ((rank, _record(lines)) for rank, lines in launch.lines.items())
-    return {rank: record for rank, record in found if record is not None}
+    return {
+        rank: RankRecord.of(lines)
+        for rank, lines in launch.lines.items()
+        if any(isinstance(line, Header) for line in lines)
+    }
 
 
 def carried_out(folder: Path, plan: Plan, name: str, *defects: Defect, **changes: Any) -> Trial:
@@ -778,15 +781,3 @@ def carried_out(folder: Path, plan: Plan, name: str, *defects: Defect, **changes
     (request.folder / "spec.json").write_text(spec.model_dump_json())
     result = FakeTraining(*defects)(request)
     return Trial(spec, result, read_ranks(Path(spec.records), spec.degrees.world_size))
-
-
-def _record(lines: list[AnyLine]) -> RankRecord | None:
-    header = next((line for line in lines if isinstance(line, Header)), None)
-    if header is None:
-        return None
-    return RankRecord(
-        header=header,
-        steps=tuple(line for line in lines if isinstance(line, Step)),
-        states=tuple(line for line in lines if isinstance(line, State)),
-        closing=next((line for line in lines if isinstance(line, Closing)), None),
-    )

@@ -18,10 +18,9 @@ from tests.fake_training import (
 from trn_validate.captures import Capture, read_capture
 from trn_validate.config import Plan
 from trn_validate.errors import EvidenceError, MeasurementError
-from trn_validate.folding import Records
+from trn_validate.folded import Records
 from trn_validate.launching import Trial
-from trn_validate.ranks import read_rank
-from trn_validate.records import rank_file
+from trn_validate.ranks import read_each
 
 NAMES = list(SHAPES)
 
@@ -74,9 +73,8 @@ def test_the_stages_of_a_pipeline_are_put_together_in_their_order(
 def test_a_file_is_read_from_the_first_rank_of_a_stage(plan: Plan, tmp_path: Path) -> None:
     trial = carried_out(tmp_path, plan, "pp")
     names = [f"gradient.stage-{stage}.safetensors" for stage in (0, 1)]
-    paths = [rank_file(Path(trial.spec.records), rank) for rank in range(4)]
-    ranks = [record for path in paths if (record := read_rank(path)) is not None]
-    lines = [line for record in ranks for line in record.captures]
+    ranks = read_each(Path(trial.spec.records), 4)
+    lines = [line for _, record in ranks for line in record.captures]
     assert [line.file for line in lines if line.what == "gradient"] == [
         *(names[0], None),
         *(names[1], None),

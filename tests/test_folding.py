@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tests.builders import header, ladder_of, state, step
 from tests.fake_captures import MOMENTS, SHAPES
 from tests.fake_training import (
     PARAMETERS,
+    Defect,
     altered,
     carried_out,
     drifted,
@@ -17,12 +19,14 @@ from tests.fake_training import (
     imagined_ranks,
     without,
 )
+from tests.test_captures import RUNGS as FEW_RUNGS
 from tests.test_judging import NAMES, RUNGS
 from tests.test_ranks import write
 from trn_validate.config import Plan
 from trn_validate.errors import EvidenceError
-from trn_validate.folding import Records, fold, read_ranks
-from trn_validate.ranks import read_rank
+from trn_validate.folded import Records
+from trn_validate.folding import fold, read_ranks
+from trn_validate.ranks import read_each
 from trn_validate.records import Closing, Step, rank_file
 
 TENSORS = list(SHAPES)
@@ -35,12 +39,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    rungs = [
-        {"name": "baseline"},
-        {"name": "fsdp", "extends": "baseline", "dp_shard": 2},
-        {"name": "pp", "extends": "fsdp", "pp": 2},
-    ]
-    return ladder_of(tmp_path_factory.mktemp("small"), rungs)
+    return ladder_of(tmp_path_factory.mktemp("small"), FEW_RUNGS)
 
 
 # Which ranks there are
@@ -239,15 +238,23 @@ def test_a_parameter_that_one_rank_alone_kept_is_named(
     small: Plan, tmp_path: Path, rank: int
 ) -> None:
     trial = carried_out(tmp_path, small, "fsdp")
-    paths = {r: rank_file(Path(trial.spec.records), r) for r in (0, 1)}
-    records = {r: record for r, path in paths.items() if (record := read_rank(path)) is not None}
+    records = dict(read_each(Path(trial.spec.records), 2))
     start, gradient, end = records[rank].captures
     fewer = {name: digest for name, digest in end.digests.items() if name != TENSORS[2]}
     changed = end.model_copy(update={"digests": fewer})
-    records[rank] = records[rank].model_copy(update={"captures": (start, gradient, changed)})
+    records[rank] = replace(records[rank], captures=(start, gradient, changed))
     assert fold(records.items()).apart == f"end of {TENSORS[2]}: rank 1 and rank 0 differ"
 
 
 def test_a_rank_that_did_not_close_may_have_kept_everything(small: Plan, tmp_path: Path) -> None:
     trial = carried_out(tmp_path, small, "fsdp", altered(Closing, steps=0))
     assert trial.records.apart == ""
+
+
+@pytest.mark.parametrize("defect", [drifted(1, "gradient", TENSORS[0]), forgotten("start", 0)])
+def test_ranks_that_differ_hide_nothing_that_later_stages_kept(
+    small: Plan, tmp_path: Path, defect: Defect
+) -> None:
+    records = carried_out(tmp_path, small, "pp", defect).records
+    assert records.apart
+    assert [line.stage for line in records.captures["end"]] == [0, 1]

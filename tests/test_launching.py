@@ -183,7 +183,7 @@ def test_a_launch_may_be_tried_whose_end_is_the_question(rig: Rig) -> None:
     context = rig.context(STAGE)
     (trial,) = try_launch(context, specs(context, "one"))
     assert trial.result.cause is Cause.CRASH
-    assert [rank.steps for rank in trial.records.ranks.values()] == [2, 2]
+    assert [rank.taken for rank in trial.records.ranks.values()] == [2, 2]
 
 
 def torn(told: Launch) -> None:

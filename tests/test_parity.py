@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trn_validate.check import Basis, Check
-from trn_validate.folding import GlobalStep
+from trn_validate.folded import GlobalStep
 from trn_validate.limits import Deviations
 from trn_validate.parity import Limit, Noise, Tolerance, parity_checks, parity_names, worst
 

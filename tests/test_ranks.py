@@ -23,18 +23,18 @@ def test_all_lines_of_a_rank_are_read_in_their_order(tmp_path: Path) -> None:
     path = write(tmp_path, header(), state(0, "start"), step(1), step(2), state(2), closing(2))
     record = read_rank(path)
     assert record is not None
-    assert record.header == header()
+    assert record.rank.header == header()
     assert record.steps == (step(1), step(2))
-    assert record.states == (state(0, "start"), state(2))
-    assert record.closing == closing(2)
-    assert record.complete
+    assert record.rank.states == (state(0, "start"), state(2))
+    assert record.rank.closing == closing(2)
+    assert record.rank.complete
 
 
 def test_a_rank_without_its_last_line_is_not_complete(tmp_path: Path) -> None:
     record = read_rank(write(tmp_path, header(), step(1)))
     assert record is not None
-    assert record.closing is None
-    assert not record.complete
+    assert record.rank.closing is None
+    assert not record.rank.complete
 
 
 @pytest.mark.parametrize("counted", [0, 1, 3])
@@ -43,7 +43,7 @@ def test_a_rank_that_counted_other_steps_than_it_wrote_is_not_complete(
 ) -> None:
     record = read_rank(write(tmp_path, header(), step(1), step(2), closing(counted)))
     assert record is not None
-    assert not record.complete
+    assert not record.rank.complete
 
 
 def test_a_last_line_that_was_cut_off_is_no_record_yet(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_last_line_that_was_cut_off_is_no_record_yet(tmp_path: Path) -> None:
         record = read_rank(write(tmp_path, header(), step(1), tail=whole[:length]))
         assert record is not None
         assert record.steps == (step(1),)
-        assert record.closing is None
+        assert record.rank.closing is None
 
 
 @pytest.mark.parametrize("tail", ["", "{", header().model_dump_json()])
@@ -95,7 +95,7 @@ def test_a_text_that_holds_a_separator_of_lines_does_not_end_its_record(
     odd = header(launch=f"a{separator}b")
     record = read_rank(write(tmp_path, odd, step(1)))
     assert record is not None
-    assert record.header == odd
+    assert record.rank.header == odd
     assert record.steps == (step(1),)
 
 
@@ -119,16 +119,16 @@ def test_what_a_rank_kept_is_read_in_its_order_between_its_steps(tmp_path: Path)
     assert record is not None
     assert record.captures == (start, gradient, end)
     assert record.steps == (step(1), step(2))
-    assert (record.communication, record.compilation) == (COMMUNICATION, COMPILATION)
-    assert record.complete
+    assert (record.rank.communication, record.rank.compilation) == (COMMUNICATION, COMPILATION)
+    assert record.rank.complete
 
 
 def test_a_rank_that_was_asked_for_none_of_it_has_none(tmp_path: Path) -> None:
     record = read_rank(write(tmp_path, header(), step(1), closing(1)))
     assert record is not None
     assert record.captures == ()
-    assert record.communication is None
-    assert record.compilation is None
+    assert record.rank.communication is None
+    assert record.rank.compilation is None
 
 
 def test_a_step_that_was_taken_to_count_communication_is_none_of_the_steps(
@@ -137,7 +137,7 @@ def test_a_step_that_was_taken_to_count_communication_is_none_of_the_steps(
     record = read_rank(write(tmp_path, header(), step(1), step(2), COMMUNICATION, closing(2)))
     assert record is not None
     assert [line.step for line in record.steps] == [1, 2]
-    assert record.complete
+    assert record.rank.complete
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

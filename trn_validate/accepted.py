@@ -10,7 +10,8 @@ from trn_validate.config import Plan
 from trn_validate.control import measured_noise
 from trn_validate.describing import thing_of
 from trn_validate.errors import EvidenceError
-from trn_validate.folding import Records, read_ranks
+from trn_validate.folded import Records
+from trn_validate.folding import read_ranks
 from trn_validate.judging import arrangement
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.reference import REFERENCE, SEED

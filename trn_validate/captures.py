@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trn_validate.errors import EvidenceError, MeasurementError, TrnValidateError
-from trn_validate.folding import Records
+from trn_validate.folded import Records
 from trn_validate.records import Captured, Moment
 
 if TYPE_CHECKING:

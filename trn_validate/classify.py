@@ -154,7 +154,7 @@ def _by_failure(failure: Failure, remains: Remains) -> Cause:
     if (named := cause_of(heads)) not in (None, Cause.IMPORT):
         return named
     record = remains.records.get(failure.rank)
-    started = remains.problem or (record is not None and record.steps)
+    started = remains.problem or (record is not None and record.taken)
     if failure.type in CONFIGURATION_TYPES and not started:
         return Cause.CONFIGURATION
     return Cause.CRASH

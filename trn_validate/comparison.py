@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.control import tolerance_of, trial_kept
-from trn_validate.folding import GlobalStep, Records
+from trn_validate.folded import GlobalStep, Records
 from trn_validate.judging import common_checks, common_names
 from trn_validate.launching import Trial
 from trn_validate.parity import Limit, Noise, parity_checks, parity_names

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trn_validate.check import Check
 from trn_validate.describing import median, series
-from trn_validate.folding import Shape
+from trn_validate.folded import Shape
 from trn_validate.launching import Trial
 from trn_validate.records import Compilation
 

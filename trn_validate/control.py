@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from trn_validate.check import Check
 from trn_validate.config import Plan
-from trn_validate.folding import GlobalStep
+from trn_validate.folded import GlobalStep
 from trn_validate.judging import common_checks, common_names
 from trn_validate.launching import Trial
 from trn_validate.limits import Bound, Deviations

@@ -62,7 +62,7 @@ def damaged(context: Context, rung: ResolvedRung, saved: Trial) -> list[Check]:
 
 def _taken(trial: Trial) -> int:
     """Steps that were taken; an exit status of 0 counts as one, since nothing complained."""
-    steps = [rank.steps for rank in trial.records.ranks.values()]
+    steps = [rank.taken for rank in trial.records.ranks.values()]
     return max([*steps, int(trial.result.cause.usable)])
 
 

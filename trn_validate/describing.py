@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trn_validate.folding import Records
+from trn_validate.folded import Records
 from trn_validate.judging import arrangement
 from trn_validate.launching import Trial
 from trn_validate.stage import Findings

@@ -33,7 +33,7 @@ def common_checks(plan: Plan, trial: Trial, *, parameters: int | None = None) ->
     here = records.parameters
     return [
         _count(trial, "ranks that finished", finished(trial), spec.degrees.world_size),
-        _count(trial, "steps", min((r.steps for r in ranks), default=0), spec.steps),
+        _count(trial, "steps", min((r.taken for r in ranks), default=0), spec.steps),
         finite_check(trial),
         _same(trial, "device", [h.parameter_device for h in headers], profile.device),
         _same(

@@ -11,7 +11,8 @@ from pathlib import Path
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.errors import EvidenceError, MeasurementError
-from trn_validate.folding import Records, read_ranks
+from trn_validate.folded import Records
+from trn_validate.folding import read_ranks
 from trn_validate.ladder import ResolvedRung
 from trn_validate.launch import LaunchRequest, LaunchResult
 from trn_validate.paths import make_folder, write_atomic

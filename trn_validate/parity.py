@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from trn_validate.base import larger
 from trn_validate.check import Basis, Check
-from trn_validate.folding import GlobalStep
+from trn_validate.folded import GlobalStep
 from trn_validate.limits import Bound, Deviations
 
 
@@ -28,7 +29,7 @@ class Noise:
     def and_also(self, other: Noise) -> Noise:
         """The larger of the two in each figure; NaN counts as larger."""
         sides = ((getattr(self, f), getattr(other, f)) for f in self.__dataclass_fields__)
-        return Noise(*(worst([(value, 0) for value in pair])[0] for pair in sides))
+        return Noise(*(larger(*pair) for pair in sides))
 
 
 @dataclass(frozen=True)

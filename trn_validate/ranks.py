@@ -1,12 +1,13 @@
-"""Reading what one rank wrote."""
+"""Reading what each rank wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from trn_validate.base import Record
 from trn_validate.errors import EvidenceError
@@ -20,27 +21,57 @@ from trn_validate.records import (
     State,
     Step,
     Written,
+    rank_file,
 )
 
 _Kind = TypeVar("_Kind", bound=Record)
 _LINE: TypeAdapter[Written] = TypeAdapter(Line)
 
 
-class RankRecord(BaseModel):
-    """All lines of one rank."""
+@dataclass(frozen=True)
+class Rank:
+    """One rank, without its steps and its digests of tensors."""
 
     header: Header
-    steps: tuple[Step, ...]
-    states: tuple[State, ...]
-    captures: tuple[Captured, ...] = ()
+    taken: int
+    """Steps that it recorded."""
+    states: tuple[State, ...] = ()
     communication: Communication | None = None
     compilation: Compilation | None = None
-    closing: Closing | None
+    closing: Closing | None = None
 
     @property
     def complete(self) -> bool:
-        """Whether the rank came to its last line with every step it counted."""
-        return self.closing is not None and self.closing.steps == len(self.steps)
+        """Whether the rank came to its last line with every step that it counted."""
+        return self.closing is not None and self.closing.steps == self.taken
+
+    def state(self, at: Literal["start", "end"], step: int) -> State | None:
+        """The state recorded at that point, or None."""
+        return next((s for s in self.states if s.at == at and s.step == step), None)
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """All lines of one rank."""
+
+    rank: Rank
+    steps: tuple[Step, ...]
+    captures: tuple[Captured, ...]
+
+    @classmethod
+    def of(cls, lines: Sequence[Record]) -> RankRecord:
+        """The lines of a rank, of which one is its header, by their kind."""
+        (header,) = _of(Header, lines)
+        steps = _of(Step, lines)
+        rank = Rank(
+            header=header,
+            taken=len(steps),
+            states=_of(State, lines),
+            communication=next(iter(_of(Communication, lines)), None),
+            compilation=next(iter(_of(Compilation, lines)), None),
+            closing=next(iter(_of(Closing, lines)), None),
+        )
+        return cls(rank, steps, _of(Captured, lines))
 
 
 def read_rank(path: Path) -> RankRecord | None:
@@ -57,21 +88,27 @@ def read_rank(path: Path) -> RankRecord | None:
             what = "a second header" if lines else "the first record is not a header"
             raise EvidenceError(what, where=f"{path}:{number}")
         lines.append(line)
-    if not lines:
-        return None
-    (header,) = _of(Header, lines)
-    return RankRecord(
-        header=header,
-        steps=_of(Step, lines),
-        states=_of(State, lines),
-        captures=_of(Captured, lines),
-        communication=next(iter(_of(Communication, lines)), None),
-        compilation=next(iter(_of(Compilation, lines)), None),
-        closing=next(iter(_of(Closing, lines)), None),
-    )
+    return RankRecord.of(lines) if lines else None
 
 
-def _of(kind: type[_Kind], lines: list[Written]) -> tuple[_Kind, ...]:
+def read_each(folder: Path, world_size: int) -> Iterator[tuple[int, RankRecord]]:
+    """Read the ranks that left a header, one after the other.
+
+    Raises:
+        EvidenceError: a file is not what it should be, or is that of another rank.
+    """
+    for rank in range(world_size):
+        path = rank_file(folder, rank)
+        record = read_rank(path) if path.exists() else None
+        if record is None:
+            continue
+        if record.rank.header.rank != rank:
+            what = f"the header is that of rank {record.rank.header.rank}"
+            raise EvidenceError(what, where=str(path))
+        yield rank, record
+
+
+def _of(kind: type[_Kind], lines: Sequence[Record]) -> tuple[_Kind, ...]:
     return tuple(line for line in lines if isinstance(line, kind))
 
 

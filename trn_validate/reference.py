@@ -15,7 +15,7 @@ from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.control import CONTROL
 from trn_validate.describing import thing
-from trn_validate.folding import GlobalStep
+from trn_validate.folded import GlobalStep, repeated
 from trn_validate.judging import common_checks, common_names
 from trn_validate.ladder import ResolvedRung
 from trn_validate.launching import Trial, launch, run_spec
@@ -123,9 +123,7 @@ def reference_checks(plan: Plan, trial: Trial) -> list[Check]:
 
 def _fresh(name: str, trial: Trial, steps: Sequence[GlobalStep]) -> Check:
     """A loader that is stuck gives every layout the same rows, so no comparison sees it."""
-    rows = [s.rows for s in steps]
-    again: Sequence[int] = [s.step for n, s in enumerate(steps) if s.rows in rows[:n]]
-    who = "the global batch"
+    who, again = "the global batch", repeated((s.step, s.rows) for s in steps)
     # A single rank that is stuck leaves the global batch a new one at every step.
     rank, own = trial.records.again
     if len(own) > len(again):

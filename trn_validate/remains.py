@@ -11,8 +11,9 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from trn_validate.errors import EvidenceError
-from trn_validate.folding import Rank, read_ranks
+from trn_validate.folding import read_ranks
 from trn_validate.launch import LaunchRequest
+from trn_validate.ranks import Rank
 from trn_validate.records import Failure, failure_file
 from trn_validate.supervisor import OUTPUT, STACKS, Facts
 
@@ -89,7 +90,7 @@ class Remains:
 
     def behind(self) -> int | None:
         """The one rank that has fewer steps than all others, if there is such a rank."""
-        steps = {r: self.records[r].steps if r in self.records else -1 for r in self.missing}
+        steps = {r: self.records[r].taken if r in self.records else -1 for r in self.missing}
         least = [rank for rank, count in steps.items() if count == min(steps.values())]
         return least[0] if len(least) == 1 and self.request.ranks > 1 else None
 

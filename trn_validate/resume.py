@@ -12,7 +12,7 @@ from pathlib import Path
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.errors import MeasurementError
-from trn_validate.folding import GlobalStep
+from trn_validate.folded import GlobalStep
 from trn_validate.judging import common_checks, common_names, finished
 from trn_validate.ladder import ResolvedRung
 from trn_validate.launching import DUMP, Trial, launch, run_spec

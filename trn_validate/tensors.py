@@ -20,7 +20,7 @@ from trn_validate.deviations import (
     parameter_deviations,
     rows_that_differ,
 )
-from trn_validate.folding import Records
+from trn_validate.folded import Records
 from trn_validate.parity import Tolerance
 
 _SHOWN = 3

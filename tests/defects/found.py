@@ -64,9 +64,9 @@ def repetition(
 
 def _facts(records: Mapping[int, RankRecord]) -> Iterator[tuple[str, object]]:
     for rank, record in records.items():
-        for line in (*record.steps, *record.states, *record.captures):
+        for line in (*record.steps, *record.rank.states, *record.captures):
             values = line.model_dump(mode="json", exclude=set(_OWN))
             place = " ".join(str(values[key]) for key in ("step", "at", "what") if key in values)
             for key, value in values.items():
                 yield f"rank {rank}, {values['kind']} {place}: {key}", value
-        yield f"rank {rank}: complete", record.complete
+        yield f"rank {rank}: complete", record.rank.complete

@@ -15,8 +15,7 @@ from trn_validate.config import Plan
 from trn_validate.errors import MeasurementError
 from trn_validate.execute import Executor
 from trn_validate.gate import Gate, Standing
-from trn_validate.ranks import RankRecord, read_rank
-from trn_validate.records import rank_file
+from trn_validate.ranks import read_each
 from trn_validate.run import Run
 from trn_validate.stage import Stage
 from trn_validate.target import Signs, choose
@@ -143,15 +142,10 @@ class Walk:
     def _again(self, name: str) -> None:
         """Repeat a launch, and hold it against its first time."""
         world = self.launcher.spec(name).degrees.world_size
-        first = _records(self.launcher.kept[name] / "records", world)
+        first = dict(read_each(self.launcher.kept[name] / "records", world))
         folder = self.folder / "again" / name
-        last = _records(self.launcher.again(name, folder), world)
+        last = dict(read_each(self.launcher.again(name, folder), world))
         result = repetition(name, first, last)
         self.found.repetitions.append(result)
         self.say(f"{name} again: {'equal' if result.equal else result.differing[:3]}")
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _records(folder: Path, world: int) -> dict[int, RankRecord]:
-    found = {rank: read_rank(rank_file(folder, rank)) for rank in range(world)}
-    return {rank: record for rank, record in found.items() if record is not None}
