@@ -453,13 +453,16 @@ def added(moment: str, name: str, array: Any) -> Defect:
     return _keeping(lambda keeps: keeps.arrays[moment].update({name: array}))
 
 
-def lacking(moment: str, *names: str) -> Defect:
-    """A defect in which nothing is kept of these parameters; a gradient is then absent."""
+def lacking(moment: str, *names: str, asked: bool = True) -> Defect:
+    """A defect in which nothing is kept of these parameters.
+
+    A gradient is then absent, if the parameter ``asked`` for one.
+    """
 
     def change(keeps: Keeps) -> None:
         for name in names:
             del keeps.arrays[moment][name]
-            if moment == "gradient":
+            if moment == "gradient" and asked:
                 keeps.absent.append(name)
 
     return _keeping(change)
@@ -762,7 +765,7 @@ def _launched(
 
 def _records(launch: Launch) -> dict[int, RankRecord]:
     return {
-        rank: RankRecord.of(lines)
+        rank: RankRecord.of(list(_with_captures(launch, rank, lines)))
         for rank, lines in launch.lines.items()
         if any(isinstance(line, Header) for line in lines)
     }

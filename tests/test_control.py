@@ -38,6 +38,7 @@ from trn_validate.errors import MeasurementError
 from trn_validate.launching import Trial
 from trn_validate.parity import Noise
 from trn_validate.records import Closing, Header, Step
+from trn_validate.tensors import REPLICAS
 
 NAMES = list(SHAPES)
 ROWS, MOVED, EFFECT = (
@@ -202,7 +203,7 @@ def test_a_weight_of_which_nothing_is_known_counts_as_not_moved(
 def test_a_control_of_which_no_start_is_known_moved_nothing(
     plan: Plan, reference: Trial, make: Callable[..., Trial]
 ) -> None:
-    assert failing(judge(plan, reference, make(forgotten("start", 0)))) == [MOVED]
+    assert failing(judge(plan, reference, make(forgotten("start", 0)))) == [REPLICAS, MOVED]
 
 
 def test_a_reference_of_which_no_start_is_known_cannot_show_that_anything_moved(

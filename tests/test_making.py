@@ -13,6 +13,7 @@ from tests.fake_training import (
     altered,
     bent,
     calm_host,
+    drifted,
     forgotten,
     other_state,
     two_ladders_plan,
@@ -118,7 +119,6 @@ def test_one_process_runs_its_repetitions_together_and_several_processes_do_not(
         ("reference", altered(Header, comm_backend="mpi"), "reference: communication backend"),
         ("rerun", other_state("optimizer", "end"), "rerun: state after the last step"),
         ("control", altered(Step, step=2, rows="0" * 32), "control: steps with other rows"),
-        ("control", forgotten("start", 0), "control: weights that were not moved"),
         (
             "control",
             bent("gradient", lambda a: a * 1.001),
@@ -130,6 +130,14 @@ def test_each_of_the_runs_is_judged(
     workshop: Workshop, name: str, defect: Defect, check: str
 ) -> None:
     assert workshop.failing(within(name, defect)) == [check]
+
+
+@pytest.mark.parametrize("name", ["reference", "rerun", "control"])
+def test_ranks_whose_copies_drift_apart_fail_each_of_the_runs(
+    workshop: Workshop, name: str
+) -> None:
+    apart = within(name, drifted(1, "end", "norm.weight"))
+    assert workshop.failing(apart, ladder=1) == [f"{name}: replicas agree"]
 
 
 def test_a_loader_that_is_stuck_on_one_batch_is_seen_though_all_runs_agree(

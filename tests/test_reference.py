@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.fake_training import (
     Defect,
     Launch,
     altered,
+    drifted,
     imagined,
     ladder_plan,
     other_state,
@@ -17,8 +19,10 @@ from tests.fake_training import (
     without,
 )
 from trn_validate import plan as plans
+from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.ladder import resolve
+from trn_validate.launching import Trial
 from trn_validate.records import State, Step
 from trn_validate.reference import (
     REFERENCE,
@@ -36,6 +40,7 @@ from trn_validate.spec import Degrees, RunSpec
 
 LAST = 6
 EVERY = (0, 3, LAST)
+NORM = "norm.weight"
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +119,15 @@ def test_a_plan_may_keep_sketches(tmp_path: Path) -> None:
 
 
 def failing(plan: Plan, *defects: Defect) -> list[str]:
-    trial = imagined(plan, "baseline", *defects)
+    trial = imagined(plan, "baseline", *defects, captures=True)
     trial = type(trial)(
         trial.spec.model_copy(update={"name": "reference"}), trial.result, trial.records
     )
     return [check.name for check in reference_checks(plan, trial) if not check.passed]
+
+
+def rerun_of_itself(plan: Plan, trial: Trial) -> list[Check]:
+    return rerun_checks(plan, trial, trial)
 
 
 def test_a_reference_makes_every_check_that_it_owes(plan: Plan) -> None:
@@ -172,10 +181,21 @@ def test_ranks_that_are_stuck_are_seen_in_the_rows_of_all_of_them(plan: Plan) ->
 
 
 def test_a_single_rank_that_is_stuck_is_seen_though_the_global_batch_changes(plan: Plan) -> None:
-    trial = imagined(plan, "fsdp", altered(Step, rank=1, rows="0" * 32))
+    trial = imagined(plan, "fsdp", altered(Step, rank=1, rows="0" * 32), captures=True)
     assert len({step.rows for step in trial.records.steps}) == LAST
     (check,) = (c for c in reference_checks(plan, trial) if not c.passed)
     assert (check.measured, check.detail) == (LAST - 1, "rank 1, first at step 2")
+
+
+@pytest.mark.parametrize("checks", [reference_checks, rerun_of_itself])
+def test_copies_that_drifted_apart_fail_a_run_that_has_no_other_layout(
+    plan: Plan, checks: Callable[[Plan, Trial], list[Check]]
+) -> None:
+    spoiled = drifted(1, "end", NORM)
+    trial = imagined(plan, "fsdp", spoiled, digest_steps=EVERY, captures=True)
+    (check,) = (c for c in checks(plan, trial) if not c.passed)
+    assert (check.name.partition(": ")[2], check.measured) == ("replicas agree", 1)
+    assert check.detail == f"end of {NORM}: rank 1 and rank 0 differ"
 
 
 def test_ranks_that_only_exchange_their_rows_are_seen(plan: Plan) -> None:
@@ -192,7 +212,7 @@ def test_ranks_that_only_exchange_their_rows_are_seen(plan: Plan) -> None:
                 for line in launch.lines[rank]
             ]
 
-    trial = imagined(plan, "fsdp", exchanged)
+    trial = imagined(plan, "fsdp", exchanged, captures=True)
     (check,) = (c for c in reference_checks(plan, trial) if not c.passed)
     assert (check.measured, check.detail) == (1, "the global batch, first at step 2")
 
@@ -206,8 +226,7 @@ def test_a_reference_that_took_no_step_had_no_fresh_rows(plan: Plan) -> None:
 
 
 def test_a_rerun_on_the_cpu_is_exact_and_owes_its_state(plan: Plan) -> None:
-    first = imagined(plan, "baseline", digest_steps=EVERY)
-    again = imagined(plan, "baseline", digest_steps=EVERY)
+    first, again = (imagined(plan, "baseline", digest_steps=EVERY, captures=True) for _ in range(2))
     checks = rerun_checks(plan, first, again)
     names = [check.name.replace("baseline:", "rerun:") for check in checks]
     assert names == list(rerun_names(plan))

@@ -369,6 +369,20 @@ def test_a_parameter_that_is_no_number_at_the_end_fails(bench: Bench, value: flo
     )
 
 
+def test_a_gradient_that_neither_side_has_is_named(bench: Bench) -> None:
+    without = lacking("gradient", NORM)
+    reference = bench.candidate(without, rung="baseline", keep_start=True)
+    assert bench.failing(bench.candidate(without), against=reference) == [COMPARED]
+    assert bench.detail(COMPARED) == f"{NORM} has no gradient in the reference"
+
+
+def test_weights_that_both_sides_freeze_are_counted(bench: Bench) -> None:
+    frozen = lacking("gradient", NORM, asked=False)
+    reference = bench.candidate(frozen, rung="baseline", keep_start=True)
+    assert bench.failing(bench.candidate(frozen), against=reference) == []
+    assert bench.detail(COMPARED) == "7 parameters, matched by name, 1 of them frozen"
+
+
 # Replicas
 
 

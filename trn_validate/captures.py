@@ -49,7 +49,7 @@ class Capture:
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Parameters that had no gradient."""
+        """Parameters that asked for a gradient and had none."""
         return tuple(name for record in self.records for name in record.absent)
 
     @property

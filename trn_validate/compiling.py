@@ -17,6 +17,7 @@ def compile_names(name: str) -> tuple[str, ...]:
         f"{name}: {part}"
         for part in (
             "compiled blocks",
+            "calls that ran compiled code",
             "regions that ran eagerly",
             "frames that were given up",
             "graph breaks",
@@ -32,24 +33,34 @@ def compile_checks(trial: Trial, layers: int) -> list[Check]:
     Args:
         layers: blocks of the model; each rank has to have compiled all of them.
     """
-    blocks, eager, refused, breaks, again, shapes = compile_names(trial.spec.name)
+    blocks, calls, eager, refused, breaks, again, shapes = compile_names(trial.spec.name)
     found = {rank: record.compilation for rank, record in trial.records.ranks.items()}
+    spec, lines = trial.spec, list(found.values())
+    fewest = min((line.blocks if line else 0 for line in lines), default=0)
+    # Every block and the loss, in each micro-batch; a loss in chunks is called more often.
+    owed = spec.steps * spec.accumulation * (layers + 1)
+    ran = [(line.compiled_calls, max(line.calls, owed)) if line else (0, owed) for line in lines]
+    worst = max(ran, key=lambda pair: pair[1] - pair[0], default=(0, owed))
     return [
-        Check(
-            name=blocks,
-            measured=min((line.blocks if line else 0 for line in found.values()), default=0),
-            comparator="==",
-            limit=layers,
-            unit="blocks",
-            source="derived",
-            detail=f"of each of {len(found)} ranks",
-        ),
+        _equal(blocks, fewest, layers, len(lines)),
+        _equal(calls, *worst, len(lines)),
         _nothing(eager, found, lambda line: line.eager),
         _nothing(refused, found, lambda line: line.refused),
         _nothing(breaks, found, lambda line: line.breaks),
         _nothing(again, found, lambda line: line.recompiles),
         _shapes(shapes, trial.records.shapes),
     ]
+
+
+def _equal(name: str, measured: int, limit: int, ranks: int) -> Check:
+    return Check(
+        name=name,
+        measured=measured,
+        comparator="==",
+        limit=limit,
+        source="derived",
+        detail=f"the rank that is furthest off, of {ranks}",
+    )
 
 
 def _nothing(

@@ -17,7 +17,15 @@ from trn_validate.launching import Trial
 from trn_validate.limits import Bound, Deviations
 from trn_validate.parity import Noise, Tolerance, loss_distances, norm_distances, worst
 from trn_validate.spec import DTYPE
-from trn_validate.tensors import Kept, changes, kept, largest, slopes
+from trn_validate.tensors import (
+    REPLICAS,
+    Kept,
+    changes,
+    kept,
+    largest,
+    replicas_check,
+    slopes,
+)
 
 CONTROL = "control"
 
@@ -64,6 +72,7 @@ def control_names() -> tuple[str, ...]:
     """Names of the checks that :func:`control_checks` makes."""
     return (
         *common_names(CONTROL),
+        f"{CONTROL}: {REPLICAS}",
         f"{CONTROL}: steps with other rows",
         f"{CONTROL}: weights that were not moved",
         f"{CONTROL}: effect on the gradient",
@@ -86,6 +95,7 @@ def control_checks(
     other = [s.step for s in found if steps.get(s.step) != s.rows]
     return [
         *common_checks(plan, control, parameters=reference.records.parameters),
+        replicas_check(CONTROL, trial_kept(control)),
         Check(
             name=f"{CONTROL}: steps with other rows",
             # With nothing compared, nothing was found equal.

@@ -103,7 +103,7 @@ class Captured(Record):
     digests: dict[str, str]
     """sha256 of each tensor as a file would hold it."""
     absent: tuple[str, ...] = ()
-    """Parameters that have no gradient."""
+    """Parameters that ask for a gradient and have none."""
     seconds: float
 
 

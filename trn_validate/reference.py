@@ -13,7 +13,7 @@ from typing import TypedDict
 
 from trn_validate.check import Check
 from trn_validate.config import Plan
-from trn_validate.control import CONTROL
+from trn_validate.control import CONTROL, trial_kept
 from trn_validate.describing import thing
 from trn_validate.folded import GlobalStep, repeated
 from trn_validate.judging import common_checks, common_names
@@ -22,6 +22,7 @@ from trn_validate.launching import Trial, launch, run_spec
 from trn_validate.parity import Limit, parity_checks, parity_names
 from trn_validate.spec import DTYPE, CheckpointChoice, Degrees, RunSpec
 from trn_validate.stage import Context
+from trn_validate.tensors import REPLICAS, replicas_check
 from trn_validate.verdict import Compared
 
 SEED = "seed"
@@ -84,6 +85,7 @@ def reference_names() -> tuple[str, ...]:
     """Names of the checks that :func:`reference_checks` makes."""
     return (
         *common_names(REFERENCE),
+        f"{REFERENCE}: {REPLICAS}",
         f"{REFERENCE}: first loss from ln(vocabulary)",
         f"{REFERENCE}: fall of the loss",
         f"{REFERENCE}: steps with rows of an earlier step",
@@ -99,6 +101,7 @@ def reference_checks(plan: Plan, trial: Trial) -> list[Check]:
     near, fall, fresh = reference_names()[-3:]
     return [
         *common_checks(plan, trial),
+        replicas_check(REFERENCE, trial_kept(trial)),
         Check(
             name=near,
             measured=abs(first - math.log(vocabulary)),
@@ -144,13 +147,14 @@ def _fresh(name: str, trial: Trial, steps: Sequence[GlobalStep]) -> Check:
 def rerun_names(plan: Plan) -> tuple[str, ...]:
     """Names of the checks that :func:`rerun_checks` makes."""
     state = (f"{RERUN}: state after the last step",) if plan.profile.device == "cpu" else ()
-    return (*common_names(RERUN), *parity_names(RERUN), *state)
+    return (*common_names(RERUN), f"{RERUN}: {REPLICAS}", *parity_names(RERUN), *state)
 
 
 def rerun_checks(plan: Plan, reference: Trial, rerun: Trial) -> list[Check]:
     """Whether the same thing run again is the same: bit by bit where the device can do that."""
     checks = [
         *common_checks(plan, rerun, parameters=reference.records.parameters),
+        replicas_check(RERUN, trial_kept(rerun)),
         *parity_checks(
             RERUN,
             reference.records.steps,

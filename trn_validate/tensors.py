@@ -23,6 +23,7 @@ from trn_validate.deviations import (
 from trn_validate.folded import Records
 from trn_validate.parity import Tolerance
 
+REPLICAS = "replicas agree"
 _SHOWN = 3
 
 
@@ -53,7 +54,7 @@ def tensor_names(name: str) -> tuple[str, ...]:
         f"{name}: {part}"
         for part in (
             "parameters compared",
-            "replicas agree",
+            REPLICAS,
             "weights at the start",
             "gradient of step 1",
             "parameters after the last step",
@@ -67,10 +68,10 @@ def tensor_checks(name: str, reference: Kept, candidate: Kept, tolerance: Tolera
     Raises:
         EvidenceError: a file of tensors is missing or is not what its record says.
     """
-    compared, replicas, weights, gradient, parameters = tensor_names(name)
+    compared, _, weights, gradient, parameters = tensor_names(name)
     return [
         _matched(compared, reference, candidate),
-        _replicas(replicas, candidate),
+        replicas_check(name, candidate),
         _weights(weights, reference, candidate),
         _far(
             gradient,
@@ -111,7 +112,7 @@ def largest(deviations: Sequence[Deviation]) -> float:
 
 
 def _matched(name: str, reference: Kept, candidate: Kept) -> Check:
-    """Every parameter of the reference has a gradient and a value here too, and none is new."""
+    """Every parameter has a gradient and a value on both sides, and none is new."""
     odd: list[str] = []
     total = 0
     for what, ours, theirs in (
@@ -123,6 +124,7 @@ def _matched(name: str, reference: Kept, candidate: Kept) -> Check:
             continue
         wanted, found = ours.norms, theirs.norms
         total = len(wanted)
+        odd += [f"{name} has no {what} in the reference" for name in ours.absent]
         odd += [f"{name} has no {what}" for name in wanted if name not in found]
         odd += [f"{name} is not in the reference" for name in found if name not in wanted]
     return Check(
@@ -132,8 +134,16 @@ def _matched(name: str, reference: Kept, candidate: Kept) -> Check:
         limit=0,
         unit="unmatched",
         source="derived",
-        detail=_some(odd) or f"{total} parameters, matched by name{_sketched(reference)}",
+        detail=_some(odd)
+        or f"{total} parameters, matched by name{_frozen(reference)}{_sketched(reference)}",
     )
+
+
+def _frozen(reference: Kept) -> str:
+    if reference.gradient is None or reference.end is None:
+        return ""
+    count = len(set(reference.end.norms) - set(reference.gradient.norms))
+    return f", {count} of them frozen" if count else ""
 
 
 def _sketched(reference: Kept) -> str:
@@ -141,9 +151,10 @@ def _sketched(reference: Kept) -> str:
     return ", by random sketches of each" if used else ""
 
 
-def _replicas(name: str, candidate: Kept) -> Check:
+def replicas_check(name: str, candidate: Kept) -> Check:
+    """Ranks that share a tensor gathered the same bits, at every moment that was kept."""
     return Check(
-        name=name,
+        name=f"{name}: {REPLICAS}",
         measured=1 if candidate.split or candidate.end is None else 0,
         comparator="==",
         limit=0,

@@ -30,6 +30,7 @@ COMPILED = (
         "compilation:eager_from_step_3",
         "what was compiled runs eagerly, silently",
         "regions that ran eagerly",
+        "calls that ran compiled code",
         located=r"step 3: layers\.0",
     ),
     _compiled(
@@ -59,7 +60,7 @@ COMPILED = (
         "compilation:block_left_out",
         "a block that is never compiled",
         "compiled blocks",
-        located="each of 1 ranks",
+        located="furthest off, of 1",
     ),
 )
 """Of one process: what Dynamo does there it does in every layout."""

@@ -135,6 +135,7 @@ def test_a_reference_with_too_few_steps_leaves_nothing_to_compare_the_last_with(
     verdict = rig.rerun(STAGE, within("reference", without(Step, step=6)))
     assert failing(verdict) == [
         "reference: steps",
+        "reference: replicas agree",
         "rerun: steps compared",
         "control: steps with other rows",
         "control: noise of the parameters after the last step",

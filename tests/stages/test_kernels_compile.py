@@ -98,7 +98,12 @@ def test_a_twin_is_held_against_the_rung_and_the_compiled_run_against_the_twin(
 @pytest.mark.parametrize(
     ("defect", "check", "detail"),
     [
-        (altered(Compilation, blocks=1, rank=2), "compiled blocks", "4 ranks"),
+        (altered(Compilation, blocks=1, rank=2), "compiled blocks", "of 4"),
+        (
+            altered(Compilation, compiled_calls=17, rank=2),
+            "calls that ran compiled code",
+            "of 4",
+        ),
         (
             altered(Compilation, rank=1, eager=("step 3: layers.0: 1 of 1 calls ran eagerly",)),
             "regions that ran eagerly",
@@ -137,6 +142,7 @@ def test_a_launch_that_recorded_no_compilation_fails_every_check_on_it(rig: Rig)
     said_no = failing(verdict)
     assert [name.partition(": ")[2] for name in said_no] == [
         "compiled blocks",
+        "calls that ran compiled code",
         "regions that ran eagerly",
         "frames that were given up",
         "graph breaks",

@@ -77,6 +77,13 @@ def test_gradients_are_kept_and_a_parameter_without_one_is_named(
     assert "unused" not in kept.norms
 
 
+def test_a_weight_that_is_frozen_owes_no_gradient(model: Small) -> None:
+    model.unused.requires_grad_(False)
+    kept = capture("gradient", [model], mode="full", stage=0, folder=None)
+    assert kept.absent == ()
+    assert "unused" not in kept.norms
+
+
 def test_a_rank_that_writes_no_file_records_the_same(model: Small, tmp_path: Path) -> None:
     writes = capture("start", [model], mode="full", stage=0, folder=tmp_path)
     silent = capture("start", [model], mode="full", stage=0, folder=None)

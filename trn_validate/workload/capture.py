@@ -95,7 +95,8 @@ def capture(
     for name, parameter in parameters(model_parts):
         tensor = parameter.grad if moment == "gradient" else parameter
         if tensor is None:
-            absent.append(name)
+            # A weight that is frozen asks for none.
+            absent += [name] if parameter.requires_grad else []
             continue
         full = whole(tensor)
         norms[name] = float(torch.linalg.vector_norm(full, dtype=torch.float64))
