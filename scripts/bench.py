@@ -1,10 +1,10 @@
 """What the pipeline itself costs, and where a run's time goes; ``make bench`` prints it.
 
-    python -m scripts.bench [--reports FOLDER] [--repeat N]
+    python -m scripts.bench [--reports FOLDER] [--repeat N] [--again STAGE]
 
-Nothing is trained. The figures come from the verdicts and rank records of the newest finished
-run, from ``pipeline.py status``, which is started a few times and measured, and from judging
-made-up records of many ranks. They are recorded for people to compare, and nothing judges them.
+The figures come from the verdicts and rank records of the newest finished run, from a copy of it
+in which one stage is run again, from ``pipeline.py status``, which is started a few times, and from
+judging made-up records of many ranks. They are for people to compare, and nothing judges them.
 
 Exit status: 0 done; 2 there is no finished run; 5 a verdict or a record cannot be read.
 """
@@ -12,62 +12,28 @@ Exit status: 0 done; 2 there is no finished run; 5 a verdict or a record cannot 
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
+from scripts.again import Again, run_again
+from scripts.costs import PHASES, StageCost, cost, newest_finished
 from scripts.synthetic import Judged, measure
-from stages import stages_of
-from trn_validate import yaml_file
-from trn_validate.config import Plan
 from trn_validate.errors import TrnValidateError, UsageError, exit_status
-from trn_validate.ranks import RankRecord, read_rank
-from trn_validate.run import PLAN, Run
-from trn_validate.store import Store
-from trn_validate.verdict import Outcome, Verdict
+from trn_validate.verdict import Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
-PHASES = ("import", "build", "train")
-"""What a rank's closing record divides its time into."""
-
 _RANKS = (64, 1024)
-_ANSWERED = (Outcome.PASSED, Outcome.FAILED, Outcome.UNSUPPORTED)
+_RUNGS = "parallelism."
 _NOTE = """\
 own: seconds of the stage in which no launch was alive. import, build and train: the slowest
 rank of each launch, all launches added. other: the rest of each launch's time (torchrun,
 teardown, launches that do not train). Launches that ran side by side both count."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageCost:
-    """Where the seconds of one stage went."""
-
-    stage: str
-    wall: float
-    own: float
-    """Seconds in which none of its launches was alive."""
-    phases: tuple[float, ...]
-    """Seconds by :data:`PHASES`."""
-    other: float
-    """Seconds of its launches that belong to none of these."""
-    probe: float
-    """Seconds that all ranks together spent in the probe."""
-    stepping: float
-    """Seconds that all ranks together spent in optimizer steps, the probe's among them."""
-    steps: int
-    """Optimizer steps of all ranks together."""
-    captures: int
-    """Times that a rank gathered its tensors."""
-    capturing: float
-    """Seconds that all ranks together spent in that."""
 
 
 @dataclass(frozen=True)
@@ -76,67 +42,6 @@ class StatusCost:
 
     seconds: tuple[float, ...]
     peak_bytes: int
-
-
-def newest_finished(reports: Path) -> tuple[Run, list[Verdict]]:
-    """The newest run in which every stage of its plan has measured, and its verdicts.
-
-    Raises:
-        UsageError: there is none.
-    """
-    for run in Store(reports).runs():
-        verdicts = [run.read(stage) for stage in _stages(run)]
-        answered = [v for v in verdicts if v is not None and v.outcome in _ANSWERED]
-        if answered and len(answered) == len(verdicts):
-            return run, answered
-    raise UsageError(
-        "there is no finished run to measure", where=str(reports), todo="Make one: make validate"
-    )
-
-
-def _stages(run: Run) -> list[str]:
-    """Stages of the plan that the run was made with; none where it is another version's."""
-    try:
-        raw = yaml_file.read(run.folder / PLAN)
-        return [stage.id for stage in stages_of(Plan.model_validate_json(json.dumps(raw)))]
-    except (UsageError, ValidationError):
-        return []
-
-
-def cost(run: Run, verdict: Verdict) -> StageCost:
-    """Where the seconds of a stage went, from its verdict and its ranks' records.
-
-    Raises:
-        EvidenceError: a record cannot be read.
-    """
-    folder = run.folder / verdict.stage / str(verdict.attempt)
-    launches = [list(_records(folder / c.name / "records")) for c in verdict.commands]
-    phases = tuple(sum(_slowest(ranks, phase) for ranks in launches) for phase in PHASES)
-    records = [record for ranks in launches for record in ranks]
-    steps = [step for record in records for step in record.steps]
-    captured = [line.seconds for record in records for line in record.captures]
-    return StageCost(
-        stage=verdict.stage,
-        wall=verdict.seconds,
-        own=verdict.seconds - verdict.launch_seconds,
-        phases=phases,
-        other=sum(command.seconds for command in verdict.commands) - sum(phases),
-        probe=sum(step.seconds.get("probe", 0.0) for step in steps),
-        stepping=sum(step.seconds.get("total", 0.0) for step in steps),
-        steps=len(steps),
-        captures=len(captured),
-        capturing=sum(captured),
-    )
-
-
-def _records(folder: Path) -> Iterable[RankRecord]:
-    found = (read_rank(path) for path in sorted(folder.glob("rank-*.jsonl")))
-    return (record for record in found if record is not None)
-
-
-def _slowest(ranks: Sequence[RankRecord], phase: str) -> float:
-    closings = (record.rank.closing for record in ranks)
-    return max((c.seconds.get(phase, 0.0) for c in closings if c is not None), default=0.0)
 
 
 def measure_status(reports: Path, repeat: int) -> StatusCost:
@@ -158,8 +63,29 @@ def measure_status(reports: Path, repeat: int) -> StatusCost:
     return StatusCost(tuple(seconds), peak * 1024)
 
 
+def chosen(verdicts: Sequence[Verdict], name: str | None) -> Verdict | None:
+    """The verdict of the stage to run again: without a name, of the first rung that adds one.
+
+    Raises:
+        UsageError: the run has no stage of that name.
+    """
+    if name == "none":
+        return None
+    found = [v for v in verdicts if (v.stage == name if name else v.stage.startswith(_RUNGS))]
+    if name and not found:
+        known = ", ".join(verdict.stage for verdict in verdicts)
+        raise UsageError(
+            "the run has no such stage", where=f"--again {name}", todo=f"One of: {known}"
+        )
+    return found[0] if found else None
+
+
 def render(
-    run: str, costs: Sequence[StageCost], status: StatusCost, judged: Sequence[Judged]
+    run: str,
+    costs: Sequence[StageCost],
+    status: StatusCost,
+    judged: Sequence[Judged],
+    again: Again | None = None,
 ) -> str:
     """The whole answer as text."""
     wall, own = sum(c.wall for c in costs), sum(c.own for c in costs)
@@ -183,6 +109,8 @@ def render(
             f"{gathering / captures:.3f} s" if captures else "-",
             f"{gathering:.1f} s of all ranks, {captures} captures",
         ),
+        _line("in the compiler", f"{sum(c.compiling for c in costs):.1f} s", "part of train"),
+        *(_again(again) if again else ()),
         _line(
             "status, wall time",
             f"{statistics.median(status.seconds):.2f} s",
@@ -199,6 +127,18 @@ def render(
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _again(again: Again) -> tuple[str, str]:
+    took = f"{again.seconds:.1f} s for the command, {again.first:.1f} s in the full run"
+    return (
+        _line(f"{again.stage} again", f"{again.ratio:.3f}", took),
+        _line(
+            "peak memory of that command",
+            f"{again.peak_bytes / 2**20:.0f} MiB",
+            "its own process, without its launches",
+        ),
+    )
 
 
 def _table(costs: Sequence[StageCost]) -> list[str]:
@@ -229,6 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Show what the pipeline itself costs.")
     parser.add_argument("--reports", type=Path, default=ROOT / "reports", help="folder of the runs")
     parser.add_argument("--repeat", type=int, default=5, help="how often status is started")
+    parser.add_argument("--again", metavar="STAGE", help="stage to run again; none: no stage")
     asked = parser.parse_args(arguments)
     if asked.repeat < 1:
         parser.error("--repeat has to be at least 1")
@@ -238,7 +179,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         costs = [cost(run, verdict) for verdict in verdicts]
         status = measure_status(reports, asked.repeat)
         judged = [measure(ranks, 100) for ranks in _RANKS]
-        print(render(run.name, costs, status, judged), end="")
+        repeated = chosen(verdicts, asked.again)
+        again = run_again(run, repeated) if repeated else None
+        print(render(run.name, costs, status, judged, again), end="")
     except TrnValidateError as error:
         print(f"bench: {error}", file=sys.stderr)
         return exit_status(error)

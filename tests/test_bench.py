@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench import StageCost, StatusCost, cost, main, measure_status, newest_finished, render
+from scripts.again import Again
+from scripts.bench import StatusCost, chosen, main, measure_status, render
+from scripts.costs import StageCost, cost, newest_finished
 from scripts.synthetic import Judged
 from stages import stages_of
 from tests.builders import header as build_header
@@ -169,10 +171,12 @@ def test_the_answer_holds_every_stage_their_sum_and_both_shares() -> None:
         steps=6,
         captures=3,
         capturing=0.75,
+        compiling=4.5,
     )
     status = StatusCost((0.5, 0.7, 0.6), 40 * 2**20)
     judged = Judged(ranks=64, steps=100, seconds=0.25, peak_bytes=33 * 2**20, record_bytes=1)
-    text = render("cpu.native.20250101T000000Z", [one, one], status, [judged])
+    again = Again("parallelism.fsdp", first=20.0, seconds=20.5, peak_bytes=90 * 2**20)
+    text = render("cpu.native.20250101T000000Z", [one, one], status, [judged], again)
     lines = text.splitlines()
     assert lines[0] == "run cpu.native.20250101T000000Z: 2 stages"
     numbers = {line.split()[0]: line.split()[1:] for line in lines[2:6]}
@@ -183,7 +187,23 @@ def test_the_answer_holds_every_stage_their_sum_and_both_shares() -> None:
     assert "0.60 s   median of 3, 0.50 s to 0.70 s" in text
     assert "40 MiB" in text
     assert "0.250 s   1.5 s of all ranks, 6 captures" in text
+    assert "9.0 s   part of train" in text
+    assert "parallelism.fsdp again              1.025   20.5 s for the command, 20.0 s in" in text
+    assert "90 MiB   its own process" in text
     assert "judging 64 ranks x 100 steps       0.25 s   peak memory 33 MiB" in text
+
+
+def test_the_first_rung_is_run_again_unless_another_stage_is_named(
+    reports: Path, plan: Plan
+) -> None:
+    run = finish(start(reports, plan), plan)
+    verdicts = newest_finished(reports)[1]
+    first = next(v for v in verdicts if v.stage.startswith("parallelism."))
+    assert chosen(verdicts, None) is first
+    assert chosen(verdicts, "baseline.eager") == run.read("baseline.eager")
+    assert chosen(verdicts, "none") is None
+    with pytest.raises(UsageError, match=r"no such stage.*One of: .*baseline\.eager"):
+        chosen(verdicts, "baseline.lazy")
 
 
 def test_without_a_finished_run_it_exits_2_with_one_message(
@@ -209,7 +229,7 @@ def test_a_finished_run_is_shown(
     reports: Path, plan: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = finish(start(reports, plan), plan)
-    assert main(["--reports", str(reports), "--repeat", "1"]) == 0
+    assert main(["--reports", str(reports), "--repeat", "1", "--again", "none"]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith(f"run {run.name}: {len(stages_of(plan))} stages\n")
     assert printed.err == ""
