@@ -466,6 +466,21 @@ def test_status_exits_as_the_newest_run_stands(desk: Desk) -> None:
     assert desk.status() == 1
 
 
+def test_status_names_what_to_type_next(desk: Desk) -> None:
+    desk.run()
+    desk.status()
+    assert "next:" not in desk.out
+    desk.spoil(within("tp", altered(Header, comm_backend="mpi")))
+    desk.run(force=True)
+    desk.status()
+    assert desk.out.splitlines()[-1] == f"next: {desk.runs[0].read(TP).rerun}"
+    desk.code = "2" * 64
+    desk.status()
+    last = desk.out.splitlines()[-1]
+    assert last.startswith("next: python pipeline.py run --config ")
+    assert "--only" not in last
+
+
 def test_status_of_changed_code_is_stale_and_says_what_changed(desk: Desk) -> None:
     desk.run()
     desk.code = "2" * 64

@@ -7,7 +7,7 @@ import pytest
 
 from tests.builders import ROOT, load_plan
 from trn_validate.config import Plan
-from trn_validate.rerun import rerun_command
+from trn_validate.rerun import continue_command, rerun_command
 from trn_validate.run import Run
 
 NAME = "cpu.native.20261202T021530Z"
@@ -27,6 +27,13 @@ def test_it_repeats_plan_path_and_settings(plan: Plan) -> None:
     assert rerun_command(plan, in_folder(ROOT / "reports"), "baseline.eager") == (
         "python pipeline.py run --config configs/cpu.yaml --path native "
         "--set limits.loss_fall=0.1 --set 'a=b c' --only baseline.eager"
+    )
+
+
+def test_going_on_with_a_run_names_no_stage(plan: Plan) -> None:
+    run = in_folder(ROOT / "out")
+    assert rerun_command(plan, run, "kernels.compile") == (
+        f"{continue_command(plan, run)} --only kernels.compile"
     )
 
 

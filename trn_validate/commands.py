@@ -8,7 +8,8 @@ from pathlib import Path
 
 from trn_validate.config import Plan
 from trn_validate.evidence import evidence
-from trn_validate.gate import Gate, Standing, exit_status
+from trn_validate.gate import Gate, Standing, exit_status, first_closed
+from trn_validate.rerun import continue_command
 from trn_validate.review.summary import standing_lines
 from trn_validate.run import Run
 from trn_validate.session import REPORTS, choose_plan, fingerprint_now, newest, plan_of
@@ -32,6 +33,16 @@ def verdicts_of(standings: Sequence[Standing]) -> dict[str, Verdict]:
     return {s.stage.id: s.verdict for s in standings if s.verdict is not None}
 
 
+def next_command(run: Run, plan: Plan, standings: Sequence[Standing]) -> str:
+    """What to type next: the stage that said no alone, or what is missing or stale; or nothing."""
+    closed = first_closed(standings)
+    if closed is None:
+        return ""
+    if closed.verdict is not None and closed.freshness.fresh:
+        return closed.verdict.rerun
+    return continue_command(plan, run)
+
+
 def as_json_of(
     run: Run, plan: Plan, standings: Sequence[Standing], status: int
 ) -> dict[str, object]:
@@ -45,6 +56,7 @@ def as_json_of(
         "exit_status": status,
         "evidence": real,
         "evidence_reason": why,
+        "next": next_command(run, plan, standings),
         "stages": [
             {
                 "stage": s.stage.id,
@@ -75,6 +87,8 @@ def show_status(
         return status
     for line in standing_lines(run.folder, standings):
         print(line)
+    if todo := next_command(run, plan, standings):
+        print(f"next: {todo}")
     return status
 
 

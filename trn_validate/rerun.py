@@ -1,4 +1,4 @@
-"""The command that runs one stage again, as a verdict names it."""
+"""The commands that run one stage again, or go on with a run, as they are typed in the checkout."""
 
 from __future__ import annotations
 
@@ -13,16 +13,25 @@ ELSEWHERE = "<reports>"
 
 
 def rerun_command(plan: Plan, run: Run, stage: str) -> str:
-    """The command that reruns one stage of a run, as it is typed in the checkout.
+    """The command that reruns one stage of a run.
 
-    Where the run is in a folder outside of it, the reader has to put that in: the command
-    holds ``'<reports>'``.
+    Where the run is in a folder outside of the checkout, the reader has to put that in: the
+    command holds ``'<reports>'``.
     """
+    return shlex.join([*_run(plan, run), "--only", stage])
+
+
+def continue_command(plan: Plan, run: Run) -> str:
+    """The command that runs every stage of a run that is missing, stale or failed."""
+    return shlex.join(_run(plan, run))
+
+
+def _run(plan: Plan, run: Run) -> list[str]:
     parts = ["python", "pipeline.py", "run", "--config", plan.source, "--path", plan.path]
     for setting in plan.settings:
         parts += ["--set", setting]
     # The stand-in gets quotes like any text: to a shell without them it would be a redirection.
-    return shlex.join([*parts, *_reports(run), "--only", stage])
+    return [*parts, *_reports(run)]
 
 
 def _reports(run: Run) -> list[str]:
