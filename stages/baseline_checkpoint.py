@@ -9,10 +9,12 @@ from trn_validate.accepted import load_reference
 from trn_validate.check import Check
 from trn_validate.damage import DAMAGE, damage_names, damaged
 from trn_validate.describing import describe, thing
+from trn_validate.judging import place_checks, place_names
 from trn_validate.launch import LaunchRequest
 from trn_validate.launching import Trial, launch, request
 from trn_validate.reference import compared_with, state_check
 from trn_validate.resume import (
+    RELOAD,
     RELOADED,
     RESUME,
     SAVE,
@@ -51,10 +53,8 @@ class _CheckpointStage(OnFirstRung):
         rung, attempt = first_rung(context.plan), context.attempt.relative
         reference = load_reference(context, rung.ladder.name)
         ours = reference.yardstick
-        findings = Findings(expects=(*resume_names(), _ELEMENTS, RELOADED, *damage_names()))
-        checks, saved, resumed = save_and_resume(
-            context, rung, reference.seed, ours.steps, ours.parameters
-        )
+        findings = Findings(expects=_expects())
+        checks, saved, resumed = save_and_resume(context, rung, reference.seed, ours)
         findings.checks += checks
         again = thing(saved, attempt)
         findings.compared = [
@@ -90,12 +90,17 @@ class _CheckpointStage(OnFirstRung):
         # What lacks a tensor cannot be loaded: that would hide the check behind a crash.
         if checks[0].passed:
             (reloaded,) = launch(context, [reload_spec(plan, rung, context.attempt.private)])
+            checks += place_checks(plan, reloaded)
             checks.append(
                 state_check(RELOADED, resumed, reloaded, steps, 0, parts=("model",), at_start=True)
             )
             context.attempt.adopt(resumed.checkpoints / f"step-{steps}", EXPORT)
             findings.artifacts.append(f"{context.attempt.relative}/{EXPORT}")
         return checks
+
+
+def _expects() -> tuple[str, ...]:
+    return (*resume_names(), _ELEMENTS, *place_names(RELOAD), RELOADED, *damage_names())
 
 
 FAMILY = Family("baseline.checkpoint", _CheckpointStage.asks, lambda plan: (_CheckpointStage(),))

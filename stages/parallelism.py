@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trn_validate.accepted import load_reference
-from trn_validate.comparison import comparison_checks, comparison_names
+from trn_validate.comparison import comparison_checks, comparison_names, yardstick
 from trn_validate.config import Plan
 from trn_validate.control import CONTROL, noise_measures
 from trn_validate.describing import describe, thing
@@ -137,13 +137,8 @@ class _ReferenceStage(_OfRung):
         findings = Findings(expects=(*made_names(plan), *resume_names()))
         made = make_reference(context, rung)
         findings.checks += made.checks(plan)
-        checks, saved, resumed = save_and_resume(
-            context,
-            rung,
-            made.seed,
-            made.reference.records.steps,
-            made.reference.records.parameters,
-        )
+        ours = yardstick(made.reference, made.noise)
+        checks, saved, resumed = save_and_resume(context, rung, made.seed, ours)
         findings.checks += checks
         findings.compared = [
             compared_with(context, made.reference, other)

@@ -27,7 +27,7 @@ import pytest
 
 from stages import environment_device, stages_of
 from tests.builders import ROOT, check, load_plan, raw_plan
-from tests.fake_captures import MOMENTS, Keeps
+from tests.fake_captures import MOMENTS, SHAPES, Keeps
 from trn_validate import plan as plans
 from trn_validate import runner
 from trn_validate.config import Plan
@@ -46,6 +46,7 @@ from trn_validate.records import (
     Compilation,
     Header,
     Moment,
+    Saved,
     State,
     Step,
     Written,
@@ -72,7 +73,7 @@ PARAMETERS = sum(math.prod(shape) for shape in TENSORS.values())
 NO_SIGNS = choose(Signs())
 """What a host with no accelerator shows, and the target that this selects."""
 
-AnyLine = Header | Step | State | Communication | Compilation | Closing
+AnyLine = Header | Step | State | Saved | Communication | Compilation | Closing
 _PIDS = count(20_000)
 
 
@@ -177,9 +178,21 @@ def _imagine(request: LaunchRequest, spec: RunSpec) -> Launch:
         launch.saves = [0]
     elif choice.save_interval is not None:
         launch.saves = list(range(choice.save_interval, spec.steps + 1, choice.save_interval))
+        launch.lines[0][-1:-1] = [_saved(step) for step in launch.saves]
     if choice.export_safetensors:
         launch.tensors = dict(TENSORS)
     return launch
+
+
+def _saved(step: int) -> Saved:
+    weights = {name: math.prod(shape) for name, shape in TENSORS.items()}
+    moments = {
+        f"optimizer.state.{name}.{moment}": math.prod(shape)
+        for name, shape in SHAPES.items()
+        for moment in ("exp_avg", "exp_avg_sq")
+    }
+    rest = dict.fromkeys(("lr_scheduler.last_epoch", "dataloader.dp_rank_0", "train_state"), 0)
+    return Saved(step=step, elements=weights | moments | rest)
 
 
 def _rank_lines(

@@ -17,6 +17,7 @@ from trn_validate.records import (
     Compilation,
     Failure,
     Line,
+    Saved,
     Written,
     failure_file,
     rank_file,
@@ -42,6 +43,7 @@ CAPTURED = Captured(
     absent=("unused.weight",),
     seconds=0.1,
 )
+SAVED = Saved(step=3, elements={"norm.weight": 4, "train_state": 0})
 COMMUNICATION = Communication(step=7, calls={"all_reduce": 3}, bytes={"all_reduce": 4096})
 COMPILATION = Compilation(
     blocks=2, graphs=3, calls=18, compiled_calls=18, breaks=("print",), seconds=9.5
@@ -50,6 +52,7 @@ LINES: list[Written] = [
     header(),
     step(1),
     state(1),
+    SAVED,
     CAPTURED,
     COMMUNICATION,
     COMPILATION,
@@ -113,7 +116,7 @@ def test_a_line_is_told_by_its_kind(line: Written) -> None:
 def test_every_kind_of_line_has_a_name_of_its_own() -> None:
     kinds = [kind.model_fields["kind"].default for kind in get_args(get_args(Line)[0])]
     assert sorted(kinds) == sorted(line.kind for line in LINES)
-    assert len(set(kinds)) == len(kinds) == 7
+    assert len(set(kinds)) == len(kinds) == 8
 
 
 @pytest.mark.parametrize("values", [{}, {"kind": "other"}, {"kind": None}, []])

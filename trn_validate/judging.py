@@ -11,13 +11,32 @@ from trn_validate.records import Header
 from trn_validate.spec import RunSpec
 
 
+def place_names(name: str) -> tuple[str, ...]:
+    """Names of the checks that :func:`place_checks` makes."""
+    what = ("ranks that finished", "device", "communication backend", "degrees")
+    return tuple(f"{name}: {part}" for part in what)
+
+
 def common_names(name: str) -> tuple[str, ...]:
     """Names of the checks that :func:`common_checks` makes."""
     what = (
-        *("ranks that finished", "steps", "numbers that are not finite", "device"),
-        *("communication backend", "degrees", "parameters", "tokens per step", "ranks agree"),
+        *("steps", "numbers that are not finite"),
+        *("parameters", "tokens per step", "ranks agree"),
     )
-    return tuple(f"{name}: {part}" for part in what)
+    return (*place_names(name), *(f"{name}: {part}" for part in what))
+
+
+def place_checks(plan: Plan, trial: Trial) -> list[Check]:
+    """Whether every rank ran, and on what and in which layout it did."""
+    spec, headers, profile = trial.spec, trial.records.headers, plan.profile
+    return [
+        _count(trial, "ranks that finished", finished(trial), spec.degrees.world_size),
+        _same(trial, "device", [h.parameter_device for h in headers], profile.device),
+        _same(
+            trial, "communication backend", [h.comm_backend for h in headers], profile.process_group
+        ),
+        _same(trial, "degrees", [arrangement(header) for header in headers], arrangement(spec)),
+    ]
 
 
 def common_checks(plan: Plan, trial: Trial, *, parameters: int | None = None) -> list[Check]:
@@ -26,25 +45,13 @@ def common_checks(plan: Plan, trial: Trial, *, parameters: int | None = None) ->
     ``parameters`` is what the whole model has to have; None takes the trial's own, which only
     its ladder's reference may do.
     """
-    records, spec = trial.records, trial.spec
-    ranks = records.ranks.values()
-    headers = records.headers
-    profile = plan.profile
+    records = trial.records
     here = records.parameters
+    taken = min((rank.taken for rank in records.ranks.values()), default=0)
     return [
-        _count(trial, "ranks that finished", finished(trial), spec.degrees.world_size),
-        _count(trial, "steps", min((r.taken for r in ranks), default=0), spec.steps),
+        *place_checks(plan, trial),
+        _count(trial, "steps", taken, trial.spec.steps),
         finite_check(trial),
-        _same(trial, "device", [h.parameter_device for h in headers], profile.device),
-        _same(
-            trial, "communication backend", [h.comm_backend for h in headers], profile.process_group
-        ),
-        _same(
-            trial,
-            "degrees",
-            [arrangement(header) for header in headers],
-            arrangement(spec),
-        ),
         _count(trial, "parameters", here, here if parameters is None else parameters),
         _tokens(trial),
         _agreement(trial, plan),

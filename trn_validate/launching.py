@@ -16,7 +16,7 @@ from trn_validate.folding import read_ranks
 from trn_validate.ladder import ResolvedRung
 from trn_validate.launch import LaunchRequest, LaunchResult
 from trn_validate.paths import make_folder, write_atomic
-from trn_validate.spec import CheckpointChoice, RunSpec, captures_folder
+from trn_validate.spec import CheckpointChoice, RunSpec, captures_folder, checkpoints_folder
 from trn_validate.stage import Context, Unmeasured
 from trn_validate.verdict import Problem
 
@@ -42,7 +42,7 @@ class Trial:
     @property
     def checkpoints(self) -> Path:
         """Where torchtitan put its checkpoints, one folder ``step-<n>`` each."""
-        return Path(self.spec.dump) / "checkpoint"
+        return checkpoints_folder(self.spec)
 
 
 def run_spec(

@@ -18,6 +18,7 @@ from trn_validate.records import (
     Compilation,
     Header,
     Line,
+    Saved,
     State,
     Step,
     Written,
@@ -36,6 +37,7 @@ class Rank:
     taken: int
     """Steps that it recorded."""
     states: tuple[State, ...] = ()
+    saved: tuple[Saved, ...] = ()
     communication: Communication | None = None
     compilation: Compilation | None = None
     closing: Closing | None = None
@@ -67,6 +69,7 @@ class RankRecord:
             header=header,
             taken=len(steps),
             states=_of(State, lines),
+            saved=_of(Saved, lines),
             communication=next(iter(_of(Communication, lines)), None),
             compilation=next(iter(_of(Compilation, lines)), None),
             closing=next(iter(_of(Closing, lines)), None),

@@ -107,6 +107,15 @@ class Captured(Record):
     seconds: float
 
 
+class Saved(Record):
+    """What a checkpoint of this run says that it holds; the first rank reads its index."""
+
+    kind: Literal["saved"] = "saved"
+    step: int
+    elements: dict[str, int]
+    """Elements of each entry by its name; 0 for one that is no tensor."""
+
+
 class Communication(Record):
     """What one step made this rank communicate; one step more than those that are judged."""
 
@@ -163,7 +172,7 @@ class Failure(Record):
     traceback: str
 
 
-Written = Header | Step | State | Captured | Communication | Compilation | Closing
+Written = Header | Step | State | Captured | Saved | Communication | Compilation | Closing
 Line = Annotated[Written, Field(discriminator="kind")]
 
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trn_validate.check import Check
+from trn_validate.comparison import Yardstick
 from trn_validate.config import Plan
 from trn_validate.errors import MeasurementError
 from trn_validate.folded import GlobalStep
-from trn_validate.judging import common_checks, common_names, finished
+from trn_validate.judging import common_checks, common_names, place_checks, place_names
 from trn_validate.ladder import ResolvedRung
 from trn_validate.launching import DUMP, Trial, launch, run_spec
 from trn_validate.parity import parity_checks, parity_names
@@ -26,6 +27,10 @@ SAVE = "save"
 RESUME = "resume"
 RELOAD = "reload"
 STATE = f"{RESUME}: state at the start"
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+"""What AdamW keeps of each weight."""
+_PARTS = ("lr_scheduler", "dataloader", "train_state")
+"""Entries of torchtitan's checkpoints that are not of the model or the optimizer."""
 FINAL = f"{RESUME}: state after the last step"
 RELOADED = f"{RELOAD}: model at the start"
 
@@ -89,7 +94,8 @@ def resume_names() -> tuple[str, ...]:
         *common_names(SAVE),
         *parity_names(SAVE),
         f"{SAVE}: checkpoint files",
-        f"{RESUME}: ranks that finished",
+        f"{SAVE}: entries of the checkpoint",
+        *place_names(RESUME),
         STATE,
         *parity_names(RESUME),
         FINAL,
@@ -100,8 +106,7 @@ def save_and_resume(
     context: Context,
     rung: ResolvedRung,
     seed: Path,
-    reference: Sequence[GlobalStep],
-    parameters: int,
+    ours: Yardstick,
 ) -> tuple[list[Check], Trial, Trial | None]:
     """Run through and save halfway, then resume from there; both end in the same state.
 
@@ -112,11 +117,13 @@ def save_and_resume(
     (saved,) = launch(context, [save_spec(plan, rung, private, seed)])
     checkpoint = saved.checkpoints / f"step-{halfway(rung)}"
     checks = [
-        *common_checks(plan, saved, parameters=parameters),
-        *_same(plan, dtype, SAVE, reference, saved.records.steps, steps),
+        *common_checks(plan, saved, parameters=ours.parameters),
+        *_same(plan, dtype, SAVE, ours.steps, saved.records.steps, steps),
         _files_check(checkpoint, rung.degrees.world_size),
+        _entries_check(saved, halfway(rung), ours),
     ]
-    if not checks[-1].passed:
+    # What lacks a part cannot be loaded: that would hide the check behind a crash.
+    if not all(check.passed for check in checks[-2:]):
         return checks, saved, None
     write_atomic(private / SAVE / "checkpoint-files.json", _listing(checkpoint))
     spec = resume_spec(plan, rung, RESUME, private)
@@ -130,13 +137,7 @@ def _resume_checks(plan: Plan, rung: ResolvedRung, saved: Trial, resumed: Trial)
     dtype = rung.ladder.workload.compute_dtype
     rest = [s for s in saved.records.steps if s.step > middle]
     return [
-        Check(
-            name=f"{RESUME}: ranks that finished",
-            measured=finished(resumed),
-            comparator="==",
-            limit=rung.degrees.world_size,
-            source="derived",
-        ),
+        *place_checks(plan, resumed),
         state_check(STATE, saved, resumed, middle, middle, at_start=True),
         *_same(plan, dtype, RESUME, rest, resumed.records.steps, steps - middle),
         state_check(FINAL, saved, resumed, steps, steps),
@@ -173,6 +174,30 @@ def _files_check(checkpoint: Path, world_size: int) -> Check:
         unit="shards beside .metadata",
         source="derived",
         detail=f"{checkpoint.name}: {', '.join(found) or 'nothing'} of {world_size} ranks",
+    )
+
+
+def _entries_check(saved: Trial, step: int, ours: Yardstick) -> Check:
+    """The index has every weight, both moments of each that is trained, and the other parts."""
+    told = (line for rank in saved.records.ranks.values() for line in rank.saved)
+    entries = next((line.elements for line in told if line.step == step), {})
+    trained = ours.kept.gradient.names if ours.kept.gradient is not None else ()
+    moments = [f"optimizer.state.{name}.{moment}" for name in trained for moment in _MOMENTS]
+    missing = [name for name in moments if not entries.get(name)]
+    missing += [part for part in _PARTS if not any(entry.startswith(part) for entry in entries)]
+    # By their elements: torchtitan saves a fused projection under the names of its parts.
+    rest = ("optimizer.", *_PARTS)
+    weights = sum(count for name, count in entries.items() if not name.startswith(rest))
+    if weights != ours.parameters:
+        missing.append(f"weights, with {weights} of {ours.parameters} elements")
+    return Check(
+        name=f"{SAVE}: entries of the checkpoint",
+        measured=len(missing) if trained else max(1, len(missing)),
+        comparator="==",
+        limit=0,
+        unit="missing",
+        source="derived",
+        detail=f"first {missing[0]}" if missing else f"{len(entries)} entries",
     )
 
 

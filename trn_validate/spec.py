@@ -147,6 +147,11 @@ class RunSpec(Record):
         return self.global_batch_size * self.seq_len
 
 
+def checkpoints_folder(spec: RunSpec) -> Path:
+    """Where torchtitan puts the checkpoints of a launch, one folder ``step-<n>`` each."""
+    return Path(spec.dump) / "checkpoint"
+
+
 def captures_folder(spec: RunSpec) -> Path:
     """Where the ranks of a launch put their files of tensors: beside its records."""
     return Path(spec.records).parent / "captures"

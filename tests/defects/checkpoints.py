@@ -77,6 +77,15 @@ def nothing_saved(config: Config) -> None:
     config.checkpoint.load_only = True
 
 
+def schedule_left_out(config: Config) -> None:
+    """A checkpoint without the schedule of the learning rate."""
+
+    def drop(manager: Any, state: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in state.items() if name != "lr_scheduler"}
+
+    seams.checkpoints(config, saving=drop)
+
+
 def exported_in_bfloat16(config: Config) -> None:
     """An export in a shorter type than the weights have."""
     config.checkpoint.export_dtype = "bfloat16"

@@ -149,6 +149,15 @@ CHECKPOINT = (
         located="step-2",
     ),
     Defect(
+        name="part not saved",
+        stands_for="a checkpoint that lacks a part of the state from the beginning",
+        hook="checkpoints:schedule_left_out",
+        stage="baseline.checkpoint",
+        launches=("save",),
+        caught_by=("save: entries of the checkpoint",),
+        located="lr_scheduler",
+    ),
+    Defect(
         name="bf16 export",
         stands_for="an export in a shorter type than the weights have",
         hook="checkpoints:exported_in_bfloat16",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stages import stages_of
+from tests.fake_captures import SHAPES
 from tests.fake_training import (
     PARAMETERS,
     PARTS,
@@ -25,12 +26,14 @@ from tests.fake_training import (
 )
 from trn_validate.damage import DAMAGE
 from trn_validate.gate import ERROR, FAILED
+from trn_validate.judging import place_names
 from trn_validate.launch import Cause
-from trn_validate.records import Closing, Header, Step
-from trn_validate.resume import RELOADED
+from trn_validate.records import Closing, Header, Saved, Step
+from trn_validate.resume import RELOAD, RELOADED
 from trn_validate.stage import Place
 from trn_validate.verdict import Outcome, Verdict
 
+NORM = "norm.weight"
 STAGE = "baseline.checkpoint"
 
 
@@ -173,6 +176,21 @@ def test_a_resumed_run_that_goes_another_way_fails_by_the_check_meant_for_it(
     assert failing(spoiled(rig, "resume", defect)) == [f"resume: {check}"]
 
 
+@pytest.mark.parametrize("launch", ["resume", "reload"])
+@pytest.mark.parametrize(
+    ("defect", "check"),
+    [
+        (altered(Header, parameter_device="cuda"), "device"),
+        (altered(Header, comm_backend="mpi"), "communication backend"),
+        (altered(Header, accumulation=3), "degrees"),
+    ],
+)
+def test_loading_in_another_place_or_layout_fails(
+    rig: Rig, launch: str, defect: Defect, check: str
+) -> None:
+    assert failing(spoiled(rig, launch, defect)) == [f"{launch}: {check}"]
+
+
 def test_a_resume_that_begins_again_from_the_start_fails(rig: Rig) -> None:
     def forgetful(launch: Launch) -> None:
         for rank, lines in launch.lines.items():
@@ -183,6 +201,33 @@ def test_a_resume_that_begins_again_from_the_start_fails(rig: Rig) -> None:
 
     names = failing(spoiled(rig, "resume", forgetful))
     assert "resume: steps compared" in names
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("model.norm.weight", f"weights, with {PARAMETERS - 4} of {PARAMETERS} elements"),
+        (f"optimizer.state.{NORM}.exp_avg_sq", f"optimizer.state.{NORM}.exp_avg_sq"),
+        ("lr_scheduler", "lr_scheduler"),
+        ("dataloader", "dataloader"),
+        ("train_state", "train_state"),
+    ],
+)
+def test_an_index_that_lacks_a_part_of_the_state_fails(rig: Rig, name: str, told: str) -> None:
+    kept = altered(Saved, elements=lambda old: {k: v for k, v in old.items() if not lost(k, name)})
+    verdict = spoiled(rig, "save", kept)
+    assert failing(verdict) == ["save: entries of the checkpoint"]
+    assert verdict.failed_checks[0].detail == f"first {told}"
+
+
+def lost(entry: str, name: str) -> bool:
+    return entry == name or entry.startswith(f"{name}.")
+
+
+def test_a_checkpoint_of_which_nothing_is_told_lacks_everything(rig: Rig) -> None:
+    verdict = spoiled(rig, "save", without(Saved))
+    assert failing(verdict) == ["save: entries of the checkpoint"]
+    assert verdict.failed_checks[0].measured == 2 * len(SHAPES) + 3 + 1
 
 
 # Exporting
@@ -199,7 +244,7 @@ def test_an_export_that_is_not_there_fails_and_is_not_loaded(rig: Rig) -> None:
     del rig.launcher.requests[:]
     verdict = spoiled(rig, "resume", lambda launch: launch.tensors.clear())
     assert failing(verdict) == ["export: elements in the safetensors"]
-    assert verdict.missing == (RELOADED,)
+    assert verdict.missing == (*place_names(RELOAD), RELOADED)
     assert "reload" not in rig.launched()
 
 

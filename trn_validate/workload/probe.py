@@ -19,11 +19,12 @@ from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.trainer import Trainer
 
 from trn_validate.records import Moment, Step
-from trn_validate.spec import RunSpec, captures_folder
+from trn_validate.spec import RunSpec, captures_folder, checkpoints_folder
 from trn_validate.workload.capture import capture, perturb, stage_of
 from trn_validate.workload.clock import START
 from trn_validate.workload.comm import CommunicationCounter
 from trn_validate.workload.compiled import CompileWatch
+from trn_validate.workload.saved import saved
 from trn_validate.workload.state import state_digests
 from trn_validate.workload.writer import RankWriter
 
@@ -223,6 +224,9 @@ class ProbedTrainer(Trainer):
         super().train()
         if self.watch is not None:
             self.writer.write(self.watch.record())
+        if self.run_spec.checkpoint.save_interval is not None and self.writer.rank == 0:
+            for line in saved(checkpoints_folder(self.run_spec)):
+                self.writer.write(line)
         if self.run_spec.count_communication:
             self._count_communication()
         self.trained = True
