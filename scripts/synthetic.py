@@ -56,6 +56,7 @@ def _write_rank(folder: Path, rank: int, ranks: int, steps: int) -> int:
         world_size=ranks,
         dp_rank=rank // tp,
         pid=1000 + rank,
+        started=1.5e9,
         python="3.12.0",
         versions={"torch": "2.14.0", "torchtitan": "0.3.0"},
         torchtitan_device="cpu",

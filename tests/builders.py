@@ -38,7 +38,7 @@ def thing(**changes: Any) -> Thing:
     values: dict[str, Any] = {
         "name": "reference",
         "attempt": "baseline.eager/1",
-        "pids": (101,),
+        "processes": ("101 of 1.00",),
         "layout": "one process",
     }
     return Thing(**(values | changes))
@@ -54,7 +54,7 @@ def compared(
     other = {
         "name": "fsdp",
         "attempt": "parallelism.fsdp/1",
-        "pids": (201, 202),
+        "processes": ("201 of 1.00", "202 of 1.00"),
         "layout": "dp_shard2",
     }
     return Compared(
@@ -160,6 +160,7 @@ def header(**changes: Any) -> Header:
         "world_size": 1,
         "dp_rank": 0,
         "pid": 101,
+        "started": 1.5e9,
         "python": "3.11.0",
         "versions": {"torch": "2.9.0"},
         "torchtitan_device": "cpu",

@@ -229,6 +229,7 @@ def _header(spec: RunSpec, rank: int) -> Header:
         world_size=spec.degrees.world_size,
         dp_rank=_dp_rank(spec.degrees, rank),
         pid=next(_PIDS),
+        started=1.5e9,
         python="3.11.7",
         versions={"torch": "2.14.1", "torchtitan": "0.3.0"},
         torchtitan_device=spec.device,

@@ -39,7 +39,7 @@ def test_a_reference_is_read_with_its_seed_steps_and_processes(finished: Rig) ->
     assert [step.step for step in reference.yardstick.steps] == [1, 2, 3, 4, 5, 6]
     assert reference.yardstick.parameters == PARAMETERS
     assert reference.thing.attempt == "baseline.eager/1"
-    assert len(reference.thing.pids) == 1
+    assert len(reference.thing.processes) == 1
 
 
 def test_a_reference_is_read_with_what_it_kept_and_the_noise_of_its_control(finished: Rig) -> None:
@@ -136,7 +136,7 @@ def test_a_later_rung_is_read_with_the_start_and_the_noise_of_its_reference(done
     reference, found = load_reference(context, "debug"), load_rung(context, tp)
     assert found.thing.attempt.startswith("parallelism.tp/")
     assert found.thing.layout == "dp_shard2 x tp2, accumulation 1"
-    assert len(found.thing.pids) == 4
+    assert len(found.thing.processes) == 4
     assert found.seed == reference.seed
     ours, theirs = found.yardstick, reference.yardstick
     assert (ours.noise, ours.kept.start) == (theirs.noise, theirs.kept.start)

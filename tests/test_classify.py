@@ -24,6 +24,7 @@ def header(rank: int, world_size: int) -> Header:
         world_size=world_size,
         dp_rank=rank,
         pid=100 + rank,
+        started=1.5e9,
         python="3.11",
         versions={},
         torchtitan_device="cpu",

@@ -34,7 +34,7 @@ def test_a_thing_names_its_processes_and_layout(plan: Plan) -> None:
     trial = imagined(plan, "fsdp")
     told = thing(trial, "parallelism.fsdp/3")
     assert told.attempt == "parallelism.fsdp/3"
-    assert told.pids == tuple(header.pid for header in trial.records.headers)
+    assert told.processes == tuple(header.process for header in trial.records.headers)
     assert told.layout == "dp_shard2, accumulation 1"
 
 

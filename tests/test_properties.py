@@ -233,7 +233,7 @@ VERDICTS = [
     verdict(checks=(check(measured=math.nan),), measures={"loss": math.nan}),
     verdict(checks=(check(measured="cpu", comparator="==", limit="neuron"),)),
     verdict(expects=("loss is finite", "loss falls")),
-    verdict(compared=(compared(candidate={"pids": (101,)}),)),
+    verdict(compared=(compared(candidate={"processes": ("101 of 1.00",)}),)),
     verdict(unmeasured=True),
     verdict(blocked_by="baseline.eager"),
     verdict(unsupported="absent"),
@@ -276,7 +276,11 @@ def says_yes(made: dict[str, Any]) -> bool:
 def differ(pair: dict[str, Any]) -> bool:
     """Whether two things that were compared are two, worked out from the file alone."""
     one, other = pair["reference"], pair["candidate"]
-    if not one["pids"] or not other["pids"] or set(one["pids"]) & set(other["pids"]):
+    if (
+        not one["processes"]
+        or not other["processes"]
+        or set(one["processes"]) & set(other["processes"])
+    ):
         return False
     if pair["differ"] == "processes":
         return True

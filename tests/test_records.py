@@ -113,6 +113,11 @@ def test_a_line_is_told_by_its_kind(line: Written) -> None:
     assert type(LINE.validate_json(line.model_dump_json())) is type(line)
 
 
+def test_a_process_is_told_from_a_later_one_that_got_its_id() -> None:
+    assert header(pid=101, started=1.5).process == "101 of 1.50"
+    assert header(pid=101, started=2.5).process != header(pid=101, started=1.5).process
+
+
 def test_every_kind_of_line_has_a_name_of_its_own() -> None:
     kinds = [kind.model_fields["kind"].default for kind in get_args(get_args(Line)[0])]
     assert sorted(kinds) == sorted(line.kind for line in LINES)

@@ -308,8 +308,8 @@ def test_a_verdict_is_redacted_and_says_the_same(redactor: Redactor) -> None:
 def test_a_host_that_is_called_like_a_field_changes_no_identifier() -> None:
     redactor = Redactor({"node-0": ("cpu", "nodes", "torch", "1", "outcome", "stage", "layout")})
     pair = Compared(
-        reference=Thing(name="nodes", attempt="nodes/1", pids=(1,), layout="cpu"),
-        candidate=Thing(name="torch", attempt="nodes/2", pids=(2,), layout="torch"),
+        reference=Thing(name="nodes", attempt="nodes/1", processes=("1 of 1.00",), layout="cpu"),
+        candidate=Thing(name="torch", attempt="nodes/2", processes=("2 of 1.00",), layout="torch"),
         differ="layout",
     )
     before = verdict(

@@ -105,6 +105,11 @@ def test_a_text_compared_with_a_number_fails() -> None:
     assert verdict(checks=(check(measured="0.5"),)).outcome is Outcome.FAILED
 
 
+def test_a_process_id_that_came_again_is_another_process() -> None:
+    again = compared("processes", candidate={"processes": ("101 of 2.00",)})
+    assert verdict(compared=(again,)).outcome is Outcome.PASSED
+
+
 def test_a_stage_behind_one_that_did_not_pass_is_blocked_whatever_its_checks_say() -> None:
     assert verdict(blocked_by="baseline.eager").outcome is Outcome.BLOCKED
     made = verdict(blocked_by="baseline.eager", unsupported="absent", unmeasured=True)
@@ -119,16 +124,16 @@ def test_what_the_vendor_lacks_is_unsupported_and_not_passed() -> None:
 @pytest.mark.parametrize(
     "pair",
     [
-        compared(candidate={"pids": (101, 102)}),
-        compared(reference={"pids": ()}),
-        compared(candidate={"pids": ()}),
-        compared(reference={"pids": ()}, candidate={"pids": ()}),
+        compared(candidate={"processes": ("101 of 1.00", "102 of 1.00")}),
+        compared(reference={"processes": ()}),
+        compared(candidate={"processes": ()}),
+        compared(reference={"processes": ()}, candidate={"processes": ()}),
         compared(candidate={"attempt": "baseline.eager/1"}),
         compared("device", candidate={"attempt": "baseline.eager/1"}),
         compared("implementation", candidate={"attempt": "baseline.eager/1"}),
         compared(candidate={"layout": "one process"}),
-        compared("processes", candidate={"pids": (101,)}),
-        compared("processes", candidate={"pids": ()}),
+        compared("processes", candidate={"processes": ("101 of 1.00",)}),
+        compared("processes", candidate={"processes": ()}),
     ],
     ids=[
         "one process in both",

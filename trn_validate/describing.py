@@ -43,8 +43,8 @@ def thing(trial: Trial, attempt: str, implementation: str = "") -> Thing:
 
 def thing_of(name: str, attempt: str, records: Records, layout: str) -> Thing:
     """One side of a comparison, whose ranks left these records."""
-    pids = tuple(header.pid for header in records.headers)
-    return Thing(name=name, attempt=attempt, pids=pids, layout=layout)
+    processes = tuple(header.process for header in records.headers)
+    return Thing(name=name, attempt=attempt, processes=processes, layout=layout)
 
 
 def series(trial: Trial) -> dict[str, tuple[float, ...]]:

@@ -53,7 +53,8 @@ class Thing(Record):
     name: str
     attempt: str
     """Folder of the run that produced it, relative to the run folder."""
-    pids: tuple[int, ...]
+    processes: tuple[str, ...]
+    """Process id and start of each, in seconds since the epoch."""
     layout: str
 
 
@@ -63,7 +64,7 @@ class Compared(Record):
     reference: Thing
     candidate: Thing
     differ: Literal["layout", "implementation", "device", "processes"]
-    """What besides the process ids has to differ; ``processes`` for a rerun."""
+    """What besides the processes has to differ; ``processes`` for a rerun."""
 
 
 class Problem(Record):

@@ -26,6 +26,8 @@ class Header(Record):
     dp_rank: int
     """Position along the data axes: ranks with equal dp_rank see the same samples."""
     pid: int
+    started: float
+    """When the process began, in seconds since the epoch."""
     python: str
     versions: dict[str, str]
     torchtitan_device: str
@@ -44,6 +46,11 @@ class Header(Record):
     replaced: tuple[str, ...]
     """Torchtitan components that the workload put its own in place of."""
     hooks: tuple[str, ...]
+
+    @property
+    def process(self) -> str:
+        """The process that wrote this: ids come again on a busy machine, and in every container."""
+        return f"{self.pid} of {self.started:.2f}"
 
 
 class Step(Record):

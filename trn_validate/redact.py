@@ -37,7 +37,7 @@ _PIECE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[^"]+|"')
 
 _FINDING = """
 schema_version stage path run attempt target device distribution expects name comparator unit
-source differ cause log layout model compute_dtype attention spmd_backend hooks blocked_by
+source differ processes cause log layout model compute_dtype attention spmd_backend hooks blocked_by
 started_at sha256 inputs_sha256 versions inputs builds_on
 """
 # Fields of a verdict by which other parts of it, or files, are found again.

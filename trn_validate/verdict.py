@@ -210,9 +210,9 @@ def _first(error: Exception) -> str:
 def _alike(compared: tuple[Compared, ...]) -> bool:
     """Whether any comparison held a thing against itself."""
     return any(
-        set(pair.reference.pids) & set(pair.candidate.pids)
-        or not pair.reference.pids
-        or not pair.candidate.pids
+        set(pair.reference.processes) & set(pair.candidate.processes)
+        or not pair.reference.processes
+        or not pair.candidate.processes
         or (pair.differ != "processes" and pair.reference.attempt == pair.candidate.attempt)
         or (
             pair.differ in ("layout", "implementation")

@@ -56,10 +56,10 @@ def test_a_comparison_names_two_different_things(full_run: Finished) -> None:
         pairs = verdicts(full_run)[stage].compared
         assert pairs
         for pair in pairs:
-            assert not set(pair.reference.pids) & set(pair.candidate.pids)
+            assert not set(pair.reference.processes) & set(pair.candidate.processes)
     pair = verdicts(full_run)["parallelism.tp"].compared[0]
     assert pair.reference.attempt.startswith("baseline.eager/")
-    assert len(pair.candidate.pids) == 4
+    assert len(pair.candidate.processes) == 4
 
 
 def test_tokens_per_step_are_the_same_in_every_layout(full_run: Finished) -> None:

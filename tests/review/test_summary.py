@@ -169,7 +169,7 @@ def test_a_stage_that_could_not_measure_is_not_said_to_miss_every_check() -> Non
     "changes",
     [
         {"checks": (), "expects": ()},
-        {"compared": (compared(candidate={"pids": (101,)}),)},
+        {"compared": (compared(candidate={"processes": ("101 of 1.00",)}),)},
     ],
 )
 def test_an_error_without_a_problem_says_why_it_is_no_pass(changes: dict[str, Any]) -> None:

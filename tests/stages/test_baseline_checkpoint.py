@@ -92,7 +92,7 @@ def test_the_resumed_run_is_another_process_than_the_one_that_saved(rig: Rig) ->
     verdict = rig.rerun(STAGE)
     assert [pair.candidate.name for pair in verdict.compared] == ["save", "resume"]
     for pair in verdict.compared:
-        assert not set(pair.reference.pids) & set(pair.candidate.pids)
+        assert not set(pair.reference.processes) & set(pair.candidate.processes)
 
 
 # Saving

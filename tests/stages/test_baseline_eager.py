@@ -94,7 +94,7 @@ def test_the_repetitions_are_other_processes_than_the_reference(rig: Rig) -> Non
     ]
     for pair in verdict.compared:
         assert pair.reference.name == "reference"
-        assert not set(pair.reference.pids) & set(pair.candidate.pids)
+        assert not set(pair.reference.processes) & set(pair.candidate.processes)
 
 
 def test_the_reference_is_timed_alone_and_its_repetitions_run_together(rig: Rig) -> None:

@@ -89,7 +89,7 @@ def test_a_comparison_names_the_reference_of_the_first_stage_and_another_layout(
         "one process, accumulation 1",
         "dp_shard2 x tp2, accumulation 1",
     )
-    assert len(pair.candidate.pids) == 4
+    assert len(pair.candidate.processes) == 4
 
 
 def test_speed_and_memory_are_recorded_and_not_judged(rig: Rig) -> None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -55,6 +56,7 @@ class RankWriter:
                 world_size=dist.get_world_size(),
                 dp_rank=batch.get_local_rank() if batch is not None else 0,
                 pid=os.getpid(),
+                started=psutil.Process().create_time(),
                 python=platform.python_version(),
                 versions=_versions(),
                 torchtitan_device=utils.device_type,
