@@ -74,7 +74,10 @@ def free_bytes(path: Path) -> int:
 
 def show_bytes(count: int) -> str:
     """Show a number of bytes as a person reads it."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
 
 
 def write_atomic(path: Path, data: bytes, *, sync: bool = True) -> None:

@@ -26,6 +26,7 @@ SECTIONS = [
     "## Stack",
     "## Stages",
     "## Ladder",
+    "## Cost",
     "## What failed",
     "## Checks",
     "## What was not validated",
@@ -91,6 +92,7 @@ def test_every_section_is_there_without_any_verdict(plan: Plan) -> None:
     assert "REHEARSAL: incomplete: environment.device has no verdict" in text.splitlines()[0]
     assert section(text, "Stack") == ["No data: environment.imports has not run."]
     assert section(text, "Ladder") == ["No data: no stage has trained yet."]
+    assert section(text, "Cost") == ["No data: no stage has trained yet."]
     assert section(text, "What failed") == ["Nothing."]
     assert section(text, "Checks") == ["No data."]
     assert [row["outcome"] for row in table(section(text, "Stages"))] == ["-", "-"]
@@ -155,12 +157,18 @@ def test_every_axis_is_shown_where_it_is_used(plan: Plan) -> None:
 
 def test_deviations_are_shown_with_their_limits(rig: Rig) -> None:
     rows = {row["stage"]: row for row in table(section(report(rig), "Ladder"))}
-    assert rows[FSDP]["loss deviation (limit)"] == "4.80e-07 (5e-06)"
-    assert rows[FSDP]["grad norm deviation (limit)"] == "4.80e-07 (1e-04)"
+    assert rows[FSDP]["loss deviation (limit)"] == "4.80e-07 (5.0e-06)"
+    assert rows[FSDP]["grad norm deviation (limit)"] == "4.80e-07 (1.0e-04)"
     assert rows["baseline.checkpoint"]["loss deviation (limit)"] == "0.0 (0)"
     assert rows[FSDP]["gradient deviation (limit)"] == deviation(rig, FSDP, "gradient of step 1")
+
+
+def test_what_a_layout_costs_stands_beside_its_processes(rig: Rig) -> None:
+    rows = {row["stage"]: row for row in table(section(report(rig), "Cost"))}
+    assert rows[FSDP]["processes"] == "2"
     assert rows[FSDP]["peak memory"] == "1.00 GiB"
     assert rows[FSDP]["tokens/s"] == "2048"
+    assert rows[FSDP]["communication"] == "all_gather 4 (4.1 kB)"
 
 
 def deviation(rig: Rig, stage: str, kind: str) -> str:
@@ -168,7 +176,7 @@ def deviation(rig: Rig, stage: str, kind: str) -> str:
     (one,) = (c for c in rig.verdict(stage).checks if c.name.endswith(f": {kind}"))
     assert isinstance(one.measured, float)
     assert isinstance(one.limit, float)
-    return f"{one.measured:.2e} ({one.limit:.0e})"
+    return f"{one.measured:.2e} ({one.limit:.1e})"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +201,7 @@ def test_the_noise_of_the_control_is_not_shown_as_a_deviation_of_the_layout(
 
 
 @pytest.mark.parametrize(
-    ("measured", "text"), [(math.nan, "nan (1e+00)"), (math.inf, "inf (1e+00)")]
+    ("measured", "text"), [(math.nan, "nan (1.0e+00)"), (math.inf, "inf (1.0e+00)")]
 )
 def test_a_deviation_that_is_not_a_number_is_shown_and_not_hidden_by_one_that_holds(
     plan: Plan, measured: float, text: str
@@ -213,7 +221,8 @@ def test_a_stage_that_did_not_train_has_no_row(plan: Plan) -> None:
 
 
 def test_figures_that_were_not_taken_are_left_out(plan: Plan) -> None:
-    (row,) = ladder_rows([standing(FSDP, measures={})], plan)
+    text = render("run", plan, [standing(FSDP, measures={})])
+    (row,) = table(section(text, "Cost"))
     assert (row["peak memory"], row["tokens/s"], row["step s"]) == ("-", "-", "-")
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.gate import Standing
-from trn_validate.paths import write_atomic
+from trn_validate.parts import Layout
+from trn_validate.paths import show_bytes, write_atomic
 from trn_validate.review.summary import decision, failure_lines
 from trn_validate.spec import AXES
 from trn_validate.verdict import Verdict
@@ -40,11 +41,13 @@ def write_report(folder: Path, plan: Plan, standings: Sequence[Standing]) -> Pat
 def render(run: str, plan: Plan, standings: Sequence[Standing]) -> str:
     """The whole report as Markdown."""
     verdicts = [s.verdict for s in standings if s.verdict is not None]
+    trained = [(v, v.layout) for v in verdicts if v.layout is not None]
     sections = [
         [f"**{decision(standings)}**", "", f"Run `{run}`, target {plan.target}, path {plan.path}."],
         _stack(verdicts),
         _stages(standings),
-        _ladder(standings),
+        _ladder(trained),
+        _cost(trained),
         _failures(standings),
         _checks(verdicts),
         _not_validated(),
@@ -91,55 +94,70 @@ def _stages(standings: Sequence[Standing]) -> list[str]:
     return ["## Stages", "", *_table(header, rows)]
 
 
-def _ladder(standings: Sequence[Standing]) -> list[str]:
-    rows = [_ladder_row(s.verdict) for s in standings if s.verdict and s.verdict.layout]
-    if not rows:
+def _ladder(trained: Sequence[tuple[Verdict, Layout]]) -> list[str]:
+    if not trained:
         return ["## Ladder", "", "No data: no stage has trained yet."]
     header = [
         *("stage", "model", "processes", *AXES, "sequence parallel", "tokens per step"),
         *("loss deviation (limit)", "grad norm deviation (limit)", "gradient deviation (limit)"),
-        *("parameter deviation (limit)", "peak memory", "tokens/s", "step s", "communication"),
+        "parameter deviation (limit)",
+    ]
+    rows = [
+        [
+            verdict.stage,
+            layout.model,
+            str(layout.processes),
+            *(str(getattr(layout.degrees, axis)) for axis in AXES),
+            ("yes" if layout.sequence_parallel else "no") if layout.degrees.tp > 1 else "-",
+            str(layout.tokens_per_step),
+            _deviation(verdict, "loss against the reference"),
+            _deviation(verdict, "grad norm against the reference"),
+            _deviation(verdict, "gradient of step 1"),
+            _deviation(verdict, "parameters after the last step"),
+        ]
+        for verdict, layout in trained
     ]
     note = (
         "Deviations are against the ladder's reference: of loss and grad norm the largest over "
         "all steps, of the gradients of step 1 and of the parameters after the last step the "
-        "largest over all parameters. Speed is that of a few steps on this machine, recorded and "
-        "not judged. Communication is calls and MB of one step, of the rank that has most."
+        "largest over all parameters."
     )
     return ["## Ladder", "", *_table(header, rows), "", note]
 
 
-def _ladder_row(verdict: Verdict) -> list[str]:
-    layout = verdict.layout
-    assert layout is not None, "the caller chose verdicts with a layout"
-    peak = verdict.measures.get("peak_memory_bytes")
-    speed = verdict.measures.get("tokens_per_second")
-    seconds = verdict.measures.get("step_seconds")
-    return [
-        verdict.stage,
-        layout.model,
-        str(layout.processes),
-        *(str(getattr(layout.degrees, axis)) for axis in AXES),
-        ("yes" if layout.sequence_parallel else "no") if layout.degrees.tp > 1 else "-",
-        str(layout.tokens_per_step),
-        _deviation(verdict, "loss against the reference"),
-        _deviation(verdict, "grad norm against the reference"),
-        _deviation(verdict, "gradient of step 1"),
-        _deviation(verdict, "parameters after the last step"),
-        f"{peak / 2**30:.2f} GiB" if peak else "-",
-        f"{speed:.0f}" if speed else "-",
-        f"{seconds:.3f}" if seconds else "-",
-        _communication(verdict),
-    ]
+def _cost(trained: Sequence[tuple[Verdict, Layout]]) -> list[str]:
+    if not trained:
+        return ["## Cost", "", "No data: no stage has trained yet."]
+    header = ["stage", "processes", "peak memory", "tokens/s", "step s", "communication"]
+    rows = []
+    for verdict, layout in trained:
+        peak = verdict.measures.get("peak_memory_bytes")
+        speed = verdict.measures.get("tokens_per_second")
+        seconds = verdict.measures.get("step_seconds")
+        rows.append(
+            [
+                verdict.stage,
+                str(layout.processes),
+                f"{peak / 2**30:.2f} GiB" if peak else "-",
+                f"{speed:.0f}" if speed else "-",
+                f"{seconds:.3f}" if seconds else "-",
+                _communication(verdict),
+            ]
+        )
+    note = (
+        "Of a few steps on this machine: recorded, and not judged. Memory is that of the rank "
+        "with most. Communication is calls and bytes of one step, of the rank that has most."
+    )
+    return ["## Cost", "", *_table(header, rows), "", note]
 
 
 def _communication(verdict: Verdict) -> str:
-    """Calls and megabytes by kind."""
+    """Calls and bytes by kind."""
     prefix = "communication_calls."
     kinds = [name.removeprefix(prefix) for name in verdict.measures if name.startswith(prefix)]
     parts = [
         f"{kind} {verdict.measures[prefix + kind]:.0f} "
-        f"({verdict.measures.get(f'communication_bytes.{kind}', 0.0) / 1e6:.1f} MB)"
+        f"({show_bytes(round(verdict.measures.get(f'communication_bytes.{kind}', 0.0)))})"
         for kind in sorted(kinds)
     ]
     return ", ".join(parts) or "-"
@@ -153,7 +171,7 @@ def _deviation(verdict: Verdict, kind: str) -> str:
     if not numbers:
         return "-"
     worst = max(numbers, key=lambda c: (not c.passed, float(c.measured)))
-    return f"{worst.measured:.2e} ({worst.limit:.0e})" if worst.limit else f"{worst.measured} (0)"
+    return f"{worst.measured:.2e} ({worst.limit:.1e})" if worst.limit else f"{worst.measured} (0)"
 
 
 def _failures(standings: Sequence[Standing]) -> list[str]:
