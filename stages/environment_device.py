@@ -1,7 +1,8 @@
 """Is the accelerator of the plan really here, and has the host what the plan needs?
 
-No torch is imported. On a neuron target this asks for the PCI functions, the device nodes and
-the driver; the tools' reports, held cores and health counters are not read yet.
+No torch is imported. On a neuron target every source of the host is asked, held against the
+plan's profile and against the others: PCI, /dev, the driver's sysfs, the vendor's tools, the
+kernel's log and /proc (:mod:`trn_validate.neuron.device`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from trn_validate.check import Check, Comparator
 from trn_validate.config import Plan
 from trn_validate.ladder import resolve
 from trn_validate.launch import LaunchRequest
-from trn_validate.neuron.signs import driver_version, trn2_functions
 from trn_validate.processes import find_strays
 from trn_validate.stage import Context, Family, Findings, Place
 from trn_validate.target import TARGETS
@@ -27,7 +27,7 @@ OPEN_FILES = 1024
 
 _HOST = ("usable cores", "memory for the widest rung", "free disk", "open files", "stray ranks")
 _CPU = ("C++ compiler",)
-_NEURON = ("PCI functions of a Trn2", "device nodes", "loaded driver")
+_NEURON = ("PCI functions of a Trn2", "device nodes")
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,10 @@ class _DeviceStage:
         findings = Findings(expects=_HOST + (_NEURON if neuron else _CPU))
         findings.facts = {"signs": context.choice.signs.show(), "chosen": context.choice.reason}
         if neuron:
-            findings.checks += neuron_checks(context)
-            findings.problem = _absence(context, findings.checks)
+            findings.checks += sign_checks(context)
+            findings.problem = _absence(context)
+            if findings.problem is None:
+                _examine(context, findings)
         else:
             findings.checks.append(compiler_check())
         findings.checks += host_checks(context)
@@ -128,26 +130,34 @@ def available_gib(group: Path = Path("/sys/fs/cgroup")) -> float:
     return available / 2**30
 
 
-def neuron_checks(context: Context) -> list[Check]:
+def sign_checks(context: Context) -> list[Check]:
     """What the host shows of the devices, before any tool is asked."""
     devices = context.plan.profile.devices or 1
     signs = context.choice.signs
-    functions = trn2_functions(signs)
-    driver = driver_version(Path(signs.host_root))
     return [
-        _check("PCI functions of a Trn2", functions, "==", devices, "config"),
+        _check("PCI functions of a Trn2", signs.trn2_functions, "==", devices, "config"),
         _check("device nodes", len(signs.dev_nodes), "==", devices, "config"),
-        _check(
-            *("loaded driver", driver or "none", "!=", "none", "derived"),
-            detail="/sys/module/neuron/version",
-        ),
     ]
 
 
-def _absence(context: Context, checks: list[Check]) -> Problem | None:
+def _examine(context: Context, findings: Findings) -> None:
+    """Add what the sources of a Neuron host say; only here are they loaded."""
+    from trn_validate.neuron.device import examine
+
+    context.say("asking the driver and the Neuron tools")
+    signs, private = context.choice.signs, context.attempt.private
+    seen = examine(context.plan, signs, private, available_gib())
+    findings.expects += seen.expects
+    findings.checks += seen.checks
+    findings.facts |= seen.facts
+    findings.measures |= seen.measures
+    findings.versions |= seen.versions
+
+
+def _absence(context: Context) -> Problem | None:
     """The plan's device is not here at all: another exit status than a check that failed."""
     signs = context.choice.signs
-    if trn2_functions(signs) or signs.dev_nodes or TARGETS.get(signs.product_name):
+    if signs.trn2_functions or signs.dev_nodes or TARGETS.get(signs.product_name):
         return None
     return Problem(
         cause="device_absent",

@@ -551,7 +551,7 @@ def raises(error: Exception) -> Defect:
 
 def calm_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the host have enough of everything, whatever it has."""
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**50))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**50, total=2**50))
     monkeypatch.setattr(resource, "getrlimit", lambda which: (2**20, 2**20))
     monkeypatch.setattr(environment_device, "available_gib", lambda: 4096.0)
     monkeypatch.setattr(environment_device, "find_strays", list)

@@ -13,6 +13,13 @@ from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.limits import Deviations
 from trn_validate.spec import AXES
 
+NEURON = [
+    "profile.device=neuron",
+    "profile.instance_type=trn2.3xlarge",
+    "profile.devices=1",
+    "profile.logical_nc_config=2",
+]
+"""What turns a plan of the CPU into one of a Neuron device."""
 LADDER = "paths.native.ladders.debug"
 NEXT = f"{LADDER}.rungs.next"
 MOE = f"{LADDER}.model={{module: torchtitan.models.qwen3, flavor: debugmodel_moe, layers: 2}}"
@@ -285,7 +292,7 @@ def test_causal_attention_without_cp_is_accepted(tmp_path: Path) -> None:
     [
         ([], "FlexAttention has no backward on the CPU"),
         (
-            ["profile.device=neuron", "profile.devices=1"],
+            NEURON,
             "FlexAttention is refused on a neuron device",
         ),
     ],
@@ -341,9 +348,13 @@ def test_numbers_of_any_length_are_refused_and_raise_nothing_else(tmp_path: Path
     assert len(error.what) < 200
 
 
-def test_a_neuron_plan_that_names_no_number_of_chips_is_refused(tmp_path: Path) -> None:
-    error = plan_refusal(tmp_path, "profile.device=neuron")
-    assert "profile.devices is missing" in error.what
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_neuron_plan_that_does_not_name_its_machine_is_refused(
+    tmp_path: Path, number: int
+) -> None:
+    settings = [setting for setting in NEURON if setting != NEURON[number]]
+    field = NEURON[number].partition("=")[0]
+    assert f"{field} is missing" in plan_refusal(tmp_path, *settings).what
 
 
 # What decides between its rungs

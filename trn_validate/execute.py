@@ -24,7 +24,6 @@ from trn_validate.errors import (
 from trn_validate.freshness import Inputs
 from trn_validate.gate import Standing
 from trn_validate.launch import Launcher
-from trn_validate.neuron.signs import trn2_functions
 from trn_validate.rerun import rerun_command
 from trn_validate.run import Attempt, Run
 from trn_validate.stage import Context, Findings, Stage
@@ -113,7 +112,7 @@ class Executor:
             root=signs.host_root,
             target=self.plan.target,
             reason=self.choice.reason or self.choice.refusal,
-            trn2_functions=trn2_functions(signs),
+            trn2_functions=signs.trn2_functions,
         )
 
     def _context(self, attempt: Attempt, earlier: Sequence[Standing]) -> Context:

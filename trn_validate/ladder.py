@@ -109,17 +109,24 @@ def _list(own: dict[str, int]) -> str:
     return " and ".join(f"{axis} {value}" for axis, value in own.items())
 
 
+def _check_profile(plan: Plan) -> None:
+    profile = plan.profile
+    owed = ("instance_type", "devices", "logical_nc_config")
+    missing = [name for name in owed if getattr(profile, name) is None]
+    if profile.device == "neuron" and missing:
+        raise ConfigError(
+            f"profile.{missing[0]} is missing: a neuron plan says which machine there has to be",
+            where=plan.source,
+        )
+
+
 def check_ladders(plan: Plan) -> None:
     """Refuse a plan with a rung that cannot hold.
 
     Raises:
         ConfigError: the rung, the rule and the numbers.
     """
-    if plan.profile.device == "neuron" and plan.profile.devices is None:
-        raise ConfigError(
-            "profile.devices is missing: a neuron plan says how many chips there have to be",
-            where=plan.source,
-        )
+    _check_profile(plan)
     names: dict[str, str] = {}
     for ladder in plan.ladders:
         where = f"{plan.source}: path {plan.path}, ladder {ladder.name}"

@@ -31,12 +31,13 @@ HOST_ROOT = "TRN_VALIDATE_HOST_ROOT"
 CPU = "cpu"
 AMAZON = "0x1d0f"
 TRN2 = "Trn2"
+TRN2_DEVICE = "0x7364"
 
 CHIPS = {
     **dict.fromkeys(("0x7064", "0x7065", "0x7066", "0x7067"), "Inf1"),
     "0x7164": "Trn1",
     "0x7264": "Inf2",
-    "0x7364": TRN2,
+    TRN2_DEVICE: TRN2,
     **dict.fromkeys(("0x7564", "0x7565"), "Trn3"),
 }
 """Neuron chip of a PCI device id."""
@@ -67,6 +68,11 @@ class Signs:
     tools: bool = False
     sys_vendor: str = ""
     unreadable: tuple[str, ...] = ()
+
+    @property
+    def trn2_functions(self) -> int:
+        """PCI functions with Trn2's vendor and device number."""
+        return self.pci.get(TRN2_DEVICE, 0)
 
     def show(self) -> str:
         """Say in one line what was seen."""

@@ -1,0 +1,190 @@
+"""Executions and errors that the device counted, before and after: proof that it ran.
+
+Sysfs counts since the driver was loaded and of all processes; neuron-monitor counts of one
+process in one period. Until driver 2.30 a process's counts reach sysfs when it ends, so the
+second snapshot is taken after a launch is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from trn_validate.base import Record
+from trn_validate.check import Check
+from trn_validate.errors import MeasurementError
+from trn_validate.neuron.stream import Tally
+from trn_validate.neuron.sysfs import SUCCESS, read_sysfs
+
+EXECUTIONS = "executions on the device"
+NUMERICAL = "numerical errors on the device"
+HARDWARE = "hardware errors on the device"
+FAILED = "execution errors on the device"
+CHECKS = (EXECUTIONS, NUMERICAL, HARDWARE, FAILED)
+
+_NUMERICAL = frozenset({"execute_completed_with_num_error", "infer_completed_with_num_error"})
+"""The first is the driver's name for it, the second the vendor's sysfs guide's."""
+_REPAIRED = frozenset({"hw_repairable_hbm_ue_error"})
+"""Counted in sysfs though the result was right."""
+
+
+class Snapshot(Record):
+    """Cumulative counts of every core and device, by ``device.core.status``."""
+
+    counts: dict[str, int]
+
+    @property
+    def successes(self) -> int:
+        """Executions that completed, of all cores."""
+        return sum(n for key, n in self.counts.items() if key.endswith(f".{SUCCESS}"))
+
+
+class Ran(Record):
+    """What happened on the device between two moments."""
+
+    source: str
+    executions: int
+    numerical: dict[str, int]
+    hardware: dict[str, int]
+    failed: dict[str, int]
+
+
+def snapshot(root: Path) -> Snapshot | None:
+    """Read the counters below ``root``; None where a core or its successes cannot be read."""
+    sysfs = read_sysfs(root)
+    if sysfs is None:
+        return None
+    counts: dict[str, int] = {}
+    for device in sysfs.devices:
+        if not device.cores or any(SUCCESS not in status for status in device.cores.values()):
+            return None
+        counts |= {f"{device.index}.ecc.{name}": count for name, count in device.ecc.items()}
+        for core, status in device.cores.items():
+            counts |= {f"{device.index}.{core}.{name}": count for name, count in status.items()}
+    return Snapshot(counts=counts)
+
+
+def between(before: Snapshot, after: Snapshot) -> Ran:
+    """What sysfs counted between two snapshots.
+
+    Raises:
+        MeasurementError: a counter is gone or went back, so the driver was loaded again, or
+            somebody cleared it.
+    """
+    lost = sorted(set(before.counts) - set(after.counts))
+    back = sorted(k for k, n in before.counts.items() if after.counts.get(k, n) < n)
+    if lost or back:
+        how = f"{lost[0]} is gone" if lost else f"{back[0]} went back"
+        todo = "Run the stage again; let nobody reload the driver or write to its counters."
+        raise MeasurementError(f"the device's counters are not one series: {how}", todo=todo)
+    grown = {k: n - before.counts.get(k, 0) for k, n in after.counts.items()}
+    bad = {k: n for k, n in grown.items() if n and not k.endswith(f".{SUCCESS}") and _counts(k)}
+    return Ran(
+        source="sysfs",
+        executions=after.successes - before.successes,
+        numerical={k: n for k, n in bad.items() if _status(k) in _NUMERICAL},
+        hardware={k: n for k, n in bad.items() if _is_hardware(k)},
+        failed={
+            k: n for k, n in bad.items() if _status(k) not in _NUMERICAL and not _is_hardware(k)
+        },
+    )
+
+
+def summed(tallies: Iterable[Tally]) -> Ran:
+    """What neuron-monitor counted of some processes.
+
+    Raises:
+        MeasurementError: it counted nothing of them, or had no counts in some period.
+    """
+    every = list(tallies)
+    unread = [tally.pid for tally in every if tally.unread]
+    if unread or not any(tally.periods for tally in every):
+        why = f"no counts of pid {unread[0]} in some period" if unread else "no records of them"
+        raise MeasurementError(
+            f"neuron-monitor cannot tell what ran: {why}",
+            todo="Run neuron-monitor by hand beside a launch and read what it prints.",
+        )
+    done = {"completed"}
+    outcomes = [(f"pid {t.pid}: {name}", n) for t in every for name, n in t.executions.items()]
+    kinds = [(f"pid {t.pid}: {name}", n) for t in every for name, n in t.errors.items()]
+    ended = {k: n for k, n in outcomes if n and k.split(": ")[1] not in done}
+    # transient are ECC corrections, after which the result is right (the guide).
+    errors = {k: n for k, n in kinds if n and not k.endswith(": transient")}
+    return Ran(
+        source="neuron-monitor",
+        executions=sum(tally.executions.get("completed", 0) for tally in every),
+        numerical={k: n for k, n in (ended | errors).items() if "num" in k.split(": ")[1]},
+        hardware={k: n for k, n in errors.items() if k.endswith(": hardware")},
+        failed={
+            k: n
+            for k, n in (ended | errors).items()
+            if "num" not in k.split(": ")[1] and not k.endswith(": hardware")
+        },
+    )
+
+
+def what_ran(
+    before: Snapshot | None, after: Snapshot | None, tallies: Iterable[Tally]
+) -> tuple[Ran, ...]:
+    """What each source that can be read says, sysfs first.
+
+    Raises:
+        MeasurementError: neither can be read.
+    """
+    if before is not None and after is not None:
+        first = between(before, after)
+        try:
+            return first, summed(tallies)
+        except MeasurementError:
+            return (first,)
+    try:
+        return (summed(tallies),)
+    except MeasurementError as error:
+        raise MeasurementError(
+            f"neither sysfs nor neuron-monitor tells what ran on the device ({error})",
+            where="/sys/devices/virtual/neuron_device",
+            todo="Install aws-neuronx-tools, or let this user read the driver's counters.",
+        ) from None
+
+
+def judge(ran: tuple[Ran, ...]) -> tuple[Check, ...]:
+    """The four checks: the device ran, and nothing went wrong on it in any source."""
+    first = ran[0]
+    grew = Check(
+        name=EXECUTIONS,
+        measured=first.executions,
+        comparator=">",
+        limit=0,
+        source="derived",
+        detail=f"counted by {first.source}",
+    )
+    kinds = ((NUMERICAL, "numerical"), (HARDWARE, "hardware"), (FAILED, "failed"))
+    return (grew, *(_none(name, [getattr(one, kind) for one in ran]) for name, kind in kinds))
+
+
+def _none(name: str, counted: list[dict[str, int]]) -> Check:
+    # Both sources count the same events, so the larger sum counts, not the sum of both.
+    worst = max(counted, key=lambda counts: sum(counts.values()))
+    shown = ", ".join(f"{key}: {count}" for key, count in sorted(worst.items())[:8])
+    return Check(
+        name=name,
+        measured=sum(worst.values()),
+        comparator="==",
+        limit=0,
+        source="derived",
+        detail=shown,
+    )
+
+
+def _status(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _counts(key: str) -> bool:
+    if ".ecc." in key:
+        return "uncorrected" in key and "repairable" not in key
+    return _status(key) not in _REPAIRED
+
+
+def _is_hardware(key: str) -> bool:
+    return ".ecc." in key or _status(key).startswith("hw_")
