@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from trn_validate.answer import Answer, measure
@@ -29,6 +30,10 @@ from trn_validate.run import Attempt, Run
 from trn_validate.stage import Context, Findings, Stage
 from trn_validate.target import Choice
 from trn_validate.verdict import Artifact, Host, Verdict
+
+
+FIRST = "environment.device"
+"""The stage that asks whether there is a device to be watched."""
 
 
 @dataclass(kw_only=True)
@@ -135,7 +140,7 @@ class Executor:
             EvidenceError: an artifact of an earlier stage is not what its verdict says.
         """
         try:
-            answer = measure(stage, context)
+            answer = self._measure(stage, context)
         except EvidenceError:
             with contextlib.suppress(FolderError):  # the next run publishes what is left
                 self._settle(context.attempt)
@@ -145,6 +150,17 @@ class Executor:
             answer.artifacts = self._artifacts(answer.findings, published)
         except TrnValidateError as error:
             answer.spoil(error)
+        return answer
+
+    def _measure(self, stage: Stage, context: Context) -> Answer:
+        """Let the stage measure; on a neuron plan the device's counters are read around it."""
+        if self.plan.profile.device != "neuron" or stage.id == FIRST:
+            return measure(stage, context)
+        from trn_validate.neuron.watch import Watch, judge_answer
+
+        with Watch(Path(self.choice.signs.host_root)) as watch:
+            answer = measure(stage, context)
+        judge_answer(answer, watch, context)
         return answer
 
     def _settle(self, attempt: Attempt) -> tuple[str, ...]:

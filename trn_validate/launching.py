@@ -169,6 +169,7 @@ def try_launch(context: Context, specs: Iterable[RunSpec]) -> tuple[Trial, ...]:
     )
     for header in (header for trial in trials for header in trial.records.headers):
         context.hooks.update(header.hooks)
+        context.pids.add(header.pid)
     return trials
 
 

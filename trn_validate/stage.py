@@ -67,6 +67,8 @@ class Context:
     launch_seconds: float = 0.0
     hooks: set[str] = field(default_factory=set)
     """Hooks of the test suite that any rank of the stage said were active."""
+    pids: set[int] = field(default_factory=set)
+    """Process ids of all its ranks, by which a device's counts are told from other processes'."""
 
     def note(self, *results: LaunchResult) -> None:
         """Put finished launches on record."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
 
 from trn_validate.base import Record
 from trn_validate.check import Check
@@ -21,6 +24,11 @@ NUMERICAL = "numerical errors on the device"
 HARDWARE = "hardware errors on the device"
 FAILED = "execution errors on the device"
 CHECKS = (EXECUTIONS, NUMERICAL, HARDWARE, FAILED)
+
+Kind = Literal["numerical", "hardware", "failed"]
+
+COMPLETED = "completed"
+"""How neuron-monitor calls an execution that succeeded."""
 
 _NUMERICAL = frozenset({"execute_completed_with_num_error", "infer_completed_with_num_error"})
 """The first is the driver's name for it, the second the vendor's sysfs guide's."""
@@ -43,10 +51,18 @@ class Ran(Record):
     """What happened on the device between two moments."""
 
     source: str
-    executions: int
-    numerical: dict[str, int]
-    hardware: dict[str, int]
-    failed: dict[str, int]
+    before: int
+    """Executions that had completed; 0 where only those since then are counted."""
+    after: int
+    numerical: dict[str, int] = Field(default_factory=dict)
+    """Errors by their counter; only those that occurred."""
+    hardware: dict[str, int] = Field(default_factory=dict)
+    failed: dict[str, int] = Field(default_factory=dict)
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """All errors by their counter."""
+        return self.numerical | self.hardware | self.failed
 
 
 def snapshot(root: Path) -> Snapshot | None:
@@ -77,21 +93,17 @@ def between(before: Snapshot, after: Snapshot) -> Ran:
         how = f"{lost[0]} is gone" if lost else f"{back[0]} went back"
         todo = "Run the stage again; let nobody reload the driver or write to its counters."
         raise MeasurementError(f"the device's counters are not one series: {how}", todo=todo)
-    grown = {k: n - before.counts.get(k, 0) for k, n in after.counts.items()}
-    bad = {k: n for k, n in grown.items() if n and not k.endswith(f".{SUCCESS}") and _counts(k)}
+    grown = {key: count - before.counts.get(key, 0) for key, count in after.counts.items()}
     return Ran(
         source="sysfs",
-        executions=after.successes - before.successes,
-        numerical={k: n for k, n in bad.items() if _status(k) in _NUMERICAL},
-        hardware={k: n for k, n in bad.items() if _is_hardware(k)},
-        failed={
-            k: n for k, n in bad.items() if _status(k) not in _NUMERICAL and not _is_hardware(k)
-        },
+        before=before.successes,
+        after=after.successes,
+        **_by_kind((key, _kind_in_sysfs(key), count) for key, count in grown.items()),
     )
 
 
 def summed(tallies: Iterable[Tally]) -> Ran:
-    """What neuron-monitor counted of some processes.
+    """What neuron-monitor counted of some processes; their last period may be missing.
 
     Raises:
         MeasurementError: it counted nothing of them, or had no counts in some period.
@@ -104,22 +116,16 @@ def summed(tallies: Iterable[Tally]) -> Ran:
             f"neuron-monitor cannot tell what ran: {why}",
             todo="Run neuron-monitor by hand beside a launch and read what it prints.",
         )
-    done = {"completed"}
-    outcomes = [(f"pid {t.pid}: {name}", n) for t in every for name, n in t.executions.items()]
-    kinds = [(f"pid {t.pid}: {name}", n) for t in every for name, n in t.errors.items()]
-    ended = {k: n for k, n in outcomes if n and k.split(": ")[1] not in done}
-    # transient are ECC corrections, after which the result is right (the guide).
-    errors = {k: n for k, n in kinds if n and not k.endswith(": transient")}
+    counts = (
+        (f"pid {tally.pid}: {name}", _kind_of_monitor(name), count)
+        for tally in every
+        for name, count in (*tally.executions.items(), *tally.errors.items())
+    )
     return Ran(
         source="neuron-monitor",
-        executions=sum(tally.executions.get("completed", 0) for tally in every),
-        numerical={k: n for k, n in (ended | errors).items() if "num" in k.split(": ")[1]},
-        hardware={k: n for k, n in errors.items() if k.endswith(": hardware")},
-        failed={
-            k: n
-            for k, n in (ended | errors).items()
-            if "num" not in k.split(": ")[1] and not k.endswith(": hardware")
-        },
+        before=0,
+        after=sum(tally.executions.get(COMPLETED, 0) for tally in every),
+        **_by_kind(counts),
     )
 
 
@@ -152,9 +158,9 @@ def judge(ran: tuple[Ran, ...]) -> tuple[Check, ...]:
     first = ran[0]
     grew = Check(
         name=EXECUTIONS,
-        measured=first.executions,
+        measured=first.after,
         comparator=">",
-        limit=0,
+        limit=first.before,
         source="derived",
         detail=f"counted by {first.source}",
     )
@@ -176,15 +182,30 @@ def _none(name: str, counted: list[dict[str, int]]) -> Check:
     )
 
 
-def _status(key: str) -> str:
-    return key.rpartition(".")[2]
+def _by_kind(counts: Iterable[tuple[str, Kind | None, int]]) -> dict[Kind, dict[str, int]]:
+    kinds: dict[Kind, dict[str, int]] = {}
+    for key, kind, count in counts:
+        if kind is not None and count:
+            kinds.setdefault(kind, {})[key] = count
+    return kinds
 
 
-def _counts(key: str) -> bool:
+def _kind_in_sysfs(key: str) -> Kind | None:
+    """Of which kind a counter is; None where it counts no error."""
+    status = key.rpartition(".")[2]
     if ".ecc." in key:
-        return "uncorrected" in key and "repairable" not in key
-    return _status(key) not in _REPAIRED
+        return "hardware" if "uncorrected" in status and "repairable" not in status else None
+    if status == SUCCESS or status in _REPAIRED:
+        return None
+    if status in _NUMERICAL:
+        return "numerical"
+    return "hardware" if status.startswith("hw_") else "failed"
 
 
-def _is_hardware(key: str) -> bool:
-    return ".ecc." in key or _status(key).startswith("hw_")
+def _kind_of_monitor(name: str) -> Kind | None:
+    # transient are ECC corrections, after which the result is right (the guide).
+    if name in (COMPLETED, "transient"):
+        return None
+    if "num" in name:
+        return "numerical"
+    return "hardware" if name == "hardware" else "failed"

@@ -104,19 +104,13 @@ class Tools:
             return Output(name=name, ended="absent")
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             try:
-                child = subprocess.Popen(
-                    [str(path), *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    start_new_session=True,
-                )
+                child = _start(path, arguments, out, err)
             except OSError as error:
                 return Output(name=name, ended="refused", stderr=str(error))
             try:
                 answered = self._wait(child, out, first_line)
             finally:
-                status = _end(child)
+                status = end(child)
             if answered and first_line and status == -signal.SIGKILL:
                 status = 0  # it had said enough, and was ended for that
             return Output(
@@ -126,6 +120,15 @@ class Tools:
                 stdout=_read(out),
                 stderr=_read(err),
             )
+
+    def start(self, name: str, out: IO[bytes]) -> subprocess.Popen[bytes] | None:
+        """Start a tool that goes on until :func:`end`; None where it cannot be started."""
+        path = self.find(name)
+        if path is None:
+            return None
+        with contextlib.suppress(OSError):
+            return _start(path, (), out, subprocess.DEVNULL)
+        return None
 
     def _wait(self, child: subprocess.Popen[bytes], out: IO[bytes], first_line: bool) -> bool:
         """Whether it ended, or printed the record that was asked for, within the limit."""
@@ -143,8 +146,20 @@ def _has_ended(child: subprocess.Popen[bytes]) -> bool:
     return os.waitid(os.P_PID, child.pid, flags) is not None
 
 
-def _end(child: subprocess.Popen[bytes]) -> int:
-    # The tools start helpers, so the whole session goes; it is ours alone.
+def _start(
+    path: Path, arguments: tuple[str, ...], out: IO[bytes], err: IO[bytes] | int
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [str(path), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,
+    )
+
+
+def end(child: subprocess.Popen[bytes]) -> int:
+    """End a tool with the helpers that it started; the whole session is its own."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     return child.wait()

@@ -1,0 +1,120 @@
+"""Watching a stage from outside: what the device counted while it ran.
+
+The driver's counters are read before and after, and neuron-monitor's records are kept in
+between. Both are proof of what a launch says of itself: it ran on the device, and nothing went
+wrong there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from trn_validate.answer import Answer
+from trn_validate.errors import MeasurementError
+from trn_validate.neuron.counters import CHECKS, Ran, Snapshot, judge, snapshot, what_ran
+from trn_validate.neuron.finding import facts_of
+from trn_validate.neuron.neuron_monitor import NAME
+from trn_validate.neuron.stream import Stream
+from trn_validate.neuron.tools import Tools, end
+from trn_validate.stage import Context
+from trn_validate.verdict import Execution, Problem
+
+_PIECE = 2**20
+
+
+class Watch:
+    """Reads the counters below ``root`` when entered and when left.
+
+    What it counts in sysfs is of all processes, and complete; what it counts by neuron-monitor is
+    of single processes, and lacks the last period of one that has ended.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.stream = Stream()
+        self.before: Snapshot | None = None
+        self.after: Snapshot | None = None
+        self._out: IO[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Watch:
+        self.before = snapshot(self.root)
+        self._out = tempfile.TemporaryFile()  # closed on leaving
+        self._child = Tools(self.root).start(NAME, self._out)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._out is not None
+        with self._out as out:
+            if self._child is not None:
+                end(self._child)
+            out.seek(0)
+            while piece := out.read(_PIECE):
+                self.stream.feed(piece.decode("utf-8", errors="replace"))
+        # The last record was cut off by ending the tool, so the stream is not closed.
+        self.after = snapshot(self.root)
+
+    def ran(self, pids: Iterable[int]) -> tuple[Ran, ...]:
+        """What each source that can be read says of these processes, sysfs first.
+
+        Raises:
+            MeasurementError: neither can be read, or sysfs is not one series.
+        """
+        wanted = set(pids)
+        tallies = [tally for pid, tally in self.stream.tallies.items() if pid in wanted]
+        return what_ran(self.before, self.after, tallies)
+
+
+def judge_answer(answer: Answer, watch: Watch, context: Context) -> None:
+    """Add to a stage's answer what the device counted.
+
+    A stage whose tensors were on the device owes the checks. Where nothing can be read they stay
+    missing, so that it has not passed.
+    """
+    findings = answer.findings
+    findings.facts |= facts_of(watch.stream.findings())
+    on_device = findings.device == context.plan.profile.device
+    try:
+        ran = watch.ran(context.pids)
+    except MeasurementError as error:
+        if on_device:
+            findings.expects += CHECKS
+            findings.problem = findings.problem or Problem(cause="uncounted", what=str(error))
+        return
+    findings.facts |= _errors(ran)
+    if not on_device:
+        return
+    findings.expects += CHECKS
+    findings.checks += judge(ran)
+    findings.execution = Execution(
+        distribution=_distribution(context), before=ran[0].before, after=ran[0].after
+    )
+    if bad := next((check for check in findings.checks[-len(CHECKS) :] if not check.passed), None):
+        findings.problem = findings.problem or Problem(cause="device", what=str(bad))
+
+
+def _errors(ran: tuple[Ran, ...]) -> dict[str, str]:
+    return {
+        f"errors counted by {one.source}": ", ".join(f"{k}: {n}" for k, n in one.errors.items())
+        for one in ran
+        if one.errors
+    }
+
+
+def _distribution(context: Context) -> str:
+    """What environment.imports found executing."""
+    with contextlib.suppress(KeyError):
+        execution = context.earlier["environment.imports"].execution
+        return execution.distribution if execution else ""
+    return ""
