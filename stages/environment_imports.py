@@ -1,13 +1,14 @@
 """Do the packages import, at versions that are real, and what would torchtitan execute on?
 
-Each package is imported in a process of its own. Which Neuron lineage executes is not told
-yet; placeholders from the wrong package index are.
+Each package is imported in a process of its own. For a neuron plan torch is imported twice more,
+with and without the backends that load by themselves, to tell which lineage executes.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,9 @@ _REQUIRED = {
     "spmd_types": "spmd_types",
     "safetensors": "safetensors",
 }
+_IMPORT = "import-"
 DETECT = "detect"
+LOADED, BARE = "lineage", "lineage-without-autoload"
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ class _ImportsStage:
         """One process per package, and one that asks torchtitan."""
         plan, private = place.plan, place.private
         probes = [_probe(plan, private, *item) for item in required(plan).items()]
+        if plan.profile.device == "neuron":
+            asks = ("-m", "trn_validate.lineage_probe")
+            probes.append(_plain(plan, private, LOADED, asks))
+            probes.append(_plain(plan, private, BARE, asks, TORCH_DEVICE_BACKEND_AUTOLOAD="0"))
         argv = ("-m", "trn_validate.workload.detect", plan.profile.device)
         return (*probes, _plain(plan, private, DETECT, argv))
 
@@ -62,16 +69,21 @@ class _ImportsStage:
         requests = self.launches(place)
         findings = Findings(expects=_expects(plan))
         results: list[LaunchResult] = []
-        # Two at a time: an import is bound by one core.
-        for first in range(0, len(requests), 2):
-            pair = requests[first : first + 2]
+        # Two at a time, since an import is bound by one core; but two that load a Neuron backend
+        # would fight over the device.
+        width = 1 if plan.profile.device == "neuron" else 2
+        for first in range(0, len(requests), width):
+            pair = requests[first : first + width]
             context.say(f"importing {', '.join(request.name for request in pair)}")
             ended = context.launcher.together(pair)
             context.note(*ended)
             results += ended
-        for request in requests[:-1]:
-            _judge_import(findings, request)
+        for request in requests:
+            if request.name.startswith(_IMPORT):
+                _judge_import(findings, request)
         findings.checks.append(_placeholders())
+        if plan.profile.device == "neuron":
+            _judge_neuron(findings, requests, Path(context.choice.signs.host_root))
         answer = read(_file(requests[-1]))
         detected = results[-1]
         for name, key, expected in (
@@ -111,12 +123,15 @@ def _expects(plan: Plan) -> tuple[str, ...]:
     return (*imports, "placeholders from the wrong index", *asked)
 
 
-def _plain(plan: Plan, private: Path, name: str, argv: tuple[str, ...]) -> LaunchRequest:
+def _plain(
+    plan: Plan, private: Path, name: str, argv: tuple[str, ...], **env: str
+) -> LaunchRequest:
     folder = private / name
     return LaunchRequest(
         name=name,
         argv=(sys.executable, *argv, str(folder / "answer.json")),
         folder=folder,
+        env=env,
         wall_seconds=plan.timeouts.wall,
         silence_seconds=plan.timeouts.wall,
         grace_seconds=plan.timeouts.grace,
@@ -125,7 +140,7 @@ def _plain(plan: Plan, private: Path, name: str, argv: tuple[str, ...]) -> Launc
 
 def _probe(plan: Plan, private: Path, module: str, distribution: str) -> LaunchRequest:
     argv = ("-m", "trn_validate.import_probe", module, distribution)
-    return _plain(plan, private, f"import-{module}", argv)
+    return _plain(plan, private, f"{_IMPORT}{module}", argv)
 
 
 def _file(request: LaunchRequest) -> Path:
@@ -142,7 +157,7 @@ def read(path: Path) -> dict[str, object]:
 
 
 def _judge_import(findings: Findings, request: LaunchRequest) -> None:
-    module = request.name.removeprefix("import-")
+    module = request.name.removeprefix(_IMPORT)
     answer = read(_file(request))
     version = str(answer.get("version", "absent"))
     origin = str(answer.get("origin", ""))
@@ -161,6 +176,18 @@ def _judge_import(findings: Findings, request: LaunchRequest) -> None:
     seconds = answer.get("seconds")
     if isinstance(seconds, float):
         findings.measures[f"import_seconds.{module}"] = seconds
+
+
+def _judge_neuron(findings: Findings, requests: tuple[LaunchRequest, ...], root: Path) -> None:
+    """Add what is known of a Neuron installation; only here is it loaded."""
+    from trn_validate.neuron.imports import judge_imports
+
+    answers = {request.name: read(_file(request)) for request in requests}
+    judged = judge_imports(root, answers[LOADED], answers[BARE], os.environ)
+    findings.expects += judged.expects
+    findings.checks += judged.checks
+    findings.facts |= judged.facts
+    findings.execution = judged.execution
 
 
 def _advice(module: str) -> str:

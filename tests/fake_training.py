@@ -147,6 +147,8 @@ def _probe(request: LaunchRequest) -> Launch:
         device = request.argv[-2]
         backend = {"cpu": "gloo"}.get(device, device)
         return Launch(request, answer={"device": device, "backend": backend})
+    if "trn_validate.lineage_probe" in request.argv:
+        return Launch(request, answer=lineage_answer(request.env))
     module, distribution = request.argv[-3:-1]
     answer = {
         "module": module,
@@ -157,6 +159,29 @@ def _probe(request: LaunchRequest) -> Launch:
         "seconds": 0.25,
     }
     return Launch(request, answer=answer)
+
+
+def lineage_answer(env: Mapping[str, str]) -> dict[str, Any]:
+    """What the probe of a healthy native installation writes."""
+    package = "torch-neuronx 2.14.3.0.1"
+    answer: dict[str, Any] = {
+        "result": "imported",
+        "before": {},
+        "after": {},
+        "backends": [{"value": "torch_neuronx:_autoload", "distribution": package}],
+        "privateuse1": "privateuseone",
+    }
+    if env.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
+        return answer
+    return answer | {
+        "after": {"NEURON_RT_DBG_ZEROCOPY": "1"},
+        "privateuse1": "neuron",
+        "modules": ["torch_neuronx.neuron_dynamo_backend"],
+        "attributes": ["nki_op", "get_fallback_ops"],
+        "available": True,
+        "devices": 4,
+        "chip": "trn2",
+    }
 
 
 def _training(request: LaunchRequest) -> Launch:

@@ -31,7 +31,6 @@ from trn_validate.stage import Context, Findings, Stage
 from trn_validate.target import Choice
 from trn_validate.verdict import Artifact, Host, Verdict
 
-
 FIRST = "environment.device"
 """The stage that asks whether there is a device to be watched."""
 

@@ -86,7 +86,7 @@ def test_the_variable_is_held_against_the_tools_and_wins_over_the_file(machine: 
     assert said == "neuron-ls 2, neuron-monitor 2, /opt/aws/neuron/logical_nc_config 1"
     assert contradictions(machine, NEURON_LOGICAL_NC_CONFIG="2") == []
     (said,) = contradictions(machine, NEURON_LOGICAL_NC_CONFIG="1")
-    assert said == "neuron-ls 2, neuron-monitor 2, NEURON_LOGICAL_NC_CONFIG 1"
+    assert said == "neuron-ls 2, neuron-monitor 2, environment 1"
 
 
 def test_a_machine_at_lnc_1_agrees_with_itself_and_not_with_the_plan(machine: Machine) -> None:

@@ -67,13 +67,8 @@ HOST: Mapping[str, Entry] = {
 """Of the host and its driver, seen by environment.device."""
 
 PACKAGES: Mapping[str, Entry] = {
-    "wrong_index": _error(f"{_INDEX}: this one is a placeholder"),
-    "driver_too_old": _error("upgrade aws-neuronx-dkms, then reload the driver"),
-    "runtime_too_old": _error("upgrade aws-neuronx-runtime-lib and aws-neuronx-collectives"),
-    "runtime_without_trn2": _error("upgrade aws-neuronx-runtime-lib: this one knows no Trn2"),
-    "compiler_newer_than_runtime": _error("upgrade aws-neuronx-runtime-lib, or pin neuronx-cc"),
+    "compiler_newer_than_runtime": _warning("upgrade aws-neuronx-runtime-lib, or pin neuronx-cc"),
     "nki_too_old": _warning("install nki 0.6.0 or newer"),
-    "nki_and_nrtpy": _warning("nrtpy and nki do not share an environment up to release 2.32"),
     "pip_too_old": _warning("python -m pip install 'pip>=24'"),
     "release_mixed": _warning(_INDEX),
     "release_unknown": _warning("compare the versions with the vendor's release notes by hand"),
@@ -82,7 +77,7 @@ PACKAGES: Mapping[str, Entry] = {
     "documents_contradict": _warning("the vendor's documents disagree: what happens decides"),
     "torch_mismatch": _error("install the torch that torch-neuronx was built for, in a fresh venv"),
     "compiler_not_on_path": _error("activate the environment: ranks start neuronx-cc from PATH"),
-    "compile_cache_of_other_version": _warning("empty the compile cache: it may hold failures"),
+    "legacy_xla_present": _warning("its presence is no fault, but a fresh venv is safer"),
 }
 """Of packages and their versions, seen by environment.imports."""
 
@@ -93,7 +88,7 @@ LINEAGE: Mapping[str, Entry] = {
     "no_entry_point": _error("install torch-neuronx: nothing registers a backend with torch"),
     "not_native": _error(_INDEX),
     "two_backends": _error("leave one package that registers a backend with torch"),
-    "legacy_xla_present": _warning("its presence is no fault, but a fresh venv is safer"),
+    "two_lineages": _warning("leave one of the lineages in this environment"),
     "capability_missing": _warning("this version of torch-neuronx lacks it; see its release notes"),
     "runtime_unavailable": _error("see cores held, the driver and NEURON_RT_VISIBLE_CORES"),
 }
@@ -113,7 +108,6 @@ VARIABLES: Mapping[str, Entry] = {
     "wrong_platform": _error("unset it, or set it to trn2"),
     "simulator_on": _error("unset NKI_SIMULATOR: kernels would run on the CPU"),
     "variable_without_effect": _warning("unset it: since release 2.31 it only prints a warning"),
-    "legacy_neff_allowed": _warning("unset it, so that an old NEFF is refused"),
 }
 """Of environment variables, seen by environment.imports before and after ``import torch``."""
 

@@ -148,7 +148,7 @@ def _lnc_contradictions(facts: HostFacts) -> tuple[Finding, ...]:
         said["neuron-monitor"] = str(facts.sample.lnc)
     # A variable of this process wins over the file, and the tools know neither of them for sure.
     if facts.lnc_variable:
-        said["NEURON_LOGICAL_NC_CONFIG"] = facts.lnc_variable
+        said["environment"] = facts.lnc_variable
     elif facts.lnc_file is not None:
         said["/opt/aws/neuron/logical_nc_config"] = str(facts.lnc_file)
     if len(set(said.values())) < 2:

@@ -19,6 +19,8 @@ LNC_FILE = "opt/aws/neuron/logical_nc_config"
 """File that sets the LNC of a host (deploy/eks/prerequisites of the vendor's guide)."""
 
 LNC_VARIABLE = "NEURON_LOGICAL_NC_CONFIG"
+_LNC_OLDER = "NEURON_RT_VIRTUAL_CORE_SIZE"
+"""Its name in older releases (a user's report)."""
 
 
 class HostFacts(Record):
@@ -51,7 +53,7 @@ def read_host(root: Path, ask: Ask, environment: Mapping[str, str]) -> HostFacts
         kernel_log=log.value,
         holders=held,
         lnc_file=_lnc_file(root),
-        lnc_variable=environment.get(LNC_VARIABLE, ""),
+        lnc_variable=environment.get(LNC_VARIABLE) or environment.get(_LNC_OLDER, ""),
         findings=(*told, *_unreadable(unreadable), *judge_holders(held)),
     )
 
