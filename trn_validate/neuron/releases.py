@@ -6,6 +6,7 @@ warning and never a failure: the rows are older than the next release.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -68,7 +69,7 @@ class Match(Record):
 @cache
 def load() -> Releases:
     """Read the rows."""
-    return Releases.model_validate(read(ROWS))
+    return Releases.model_validate_json(json.dumps(read(ROWS)))
 
 
 def match(installed: Mapping[str, str], known: Releases) -> Match | None:
