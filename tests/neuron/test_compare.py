@@ -113,6 +113,7 @@ def test_an_error_that_only_neuron_monitor_counts_fails(machine: Machine) -> Non
     for index in range(16):
         (machine.device(index) / "stats/hardware/sram_ecc_uncorrected").unlink()
     checks, (finding,) = judged(machine)
+    assert (finding.id, finding.severity) == ("uncorrected_ecc", "error")
     assert finding.what == "device 7: sram_ecc_uncorrected is 2"
     assert not checks[ECC].passed
 

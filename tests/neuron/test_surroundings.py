@@ -57,6 +57,7 @@ def test_efa_is_asked_for_only_with_more_than_one_node(machine: Machine) -> None
 def test_world_sizes_that_users_saw_fail_are_a_warning() -> None:
     assert judge_world_sizes((1, 2, 4, 8, 16, 32, 64)) == ()
     (finding,) = judge_world_sizes((4, 12, 3, 3))
+    assert finding.id == "world_size_odd"
     assert "3, 12" in finding.what
 
 

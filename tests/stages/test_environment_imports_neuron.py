@@ -122,6 +122,7 @@ def test_a_torch_of_another_release_fails_by_the_versions(
     monkeypatch.setattr(imports, "installed", lambda: VENDOR | {"torch": "2.13.1"})
     verdict = rig.rerun(STAGE)
     assert failing(verdict) == [VERSIONS]
+    assert "torch_mismatch" in verdict.failed_checks[0].detail
     assert "torch is 2.13.1, and torch-neuronx 2.14.3.0.1" in verdict.failed_checks[0].detail
 
 
