@@ -33,6 +33,10 @@ _REQUIRED = {
     "spmd_types": "spmd_types",
     "safetensors": "safetensors",
 }
+GENERATION = "torchtitan's configuration"
+DRIVEN = ("samples", "tokens")
+"""What the generations of torchtitan that can be driven count a batch in."""
+_OLDER = "install torchtitan 0.3.0, or the generation after it"
 _IMPORT = "import-"
 DETECT = "detect"
 LOADED, BARE = "lineage", "lineage-without-autoload"
@@ -100,6 +104,7 @@ class _ImportsStage:
                     detail=detected.what,
                 )
             )
+        findings.checks.append(_generation(answer))
         if failed := next((check for check in findings.checks if not check.passed), None):
             findings.problem = Problem(cause="import", what=str(failed))
         return findings
@@ -119,7 +124,7 @@ def required(plan: Plan) -> dict[str, str]:
 
 def _expects(plan: Plan) -> tuple[str, ...]:
     imports = (f"import {module}" for module in required(plan))
-    asked = ("torchtitan's device", "torchtitan's communication backend")
+    asked = ("torchtitan's device", "torchtitan's communication backend", GENERATION)
     return (*imports, "placeholders from the wrong index", *asked)
 
 
@@ -187,7 +192,21 @@ def _judge_neuron(findings: Findings, requests: tuple[LaunchRequest, ...], root:
     findings.expects += judged.expects
     findings.checks += judged.checks
     findings.facts |= judged.facts
+    findings.versions = judged.versions | findings.versions
     findings.execution = judged.execution
+
+
+def _generation(answer: dict[str, object]) -> Check:
+    """Whether torchtitan is configured in one of the ways that can be driven."""
+    told = str(answer.get("generation", "none"))
+    return Check(
+        name=GENERATION,
+        measured=told if told in DRIVEN else "not driven",
+        comparator="!=",
+        limit="not driven",
+        source="derived",
+        detail=f"configured by {told}" if told in DRIVEN else f"configured by {told}; {_OLDER}",
+    )
 
 
 def _advice(module: str) -> str:

@@ -146,7 +146,8 @@ def _probe(request: LaunchRequest) -> Launch:
     if "trn_validate.workload.detect" in request.argv:
         device = request.argv[-2]
         backend = {"cpu": "gloo"}.get(device, device)
-        return Launch(request, answer={"device": device, "backend": backend})
+        answer = {"device": device, "backend": backend, "generation": "samples"}
+        return Launch(request, answer=answer)
     if "trn_validate.lineage_probe" in request.argv:
         return Launch(request, answer=lineage_answer(request.env))
     module, distribution = request.argv[-3:-1]

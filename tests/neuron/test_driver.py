@@ -5,17 +5,20 @@ import shutil
 import pytest
 
 from tests.neuron.machine import DRIVER, KERNEL, Machine, recorded
-from trn_validate.neuron.driver import Built, Driver, parse_dkms, read_driver
+from trn_validate.neuron.driver import Built, Driver, judge_driver, parse_dkms, read_driver
+from trn_validate.neuron.finding import Finding
 
 
 def driver(machine: Machine) -> Driver:
-    read = read_driver(machine.root, machine.ask)
-    assert read.value is not None
-    return read.value
+    return read_driver(machine.root, machine.ask)
+
+
+def judged(machine: Machine) -> tuple[Finding, ...]:
+    return judge_driver(driver(machine))
 
 
 def faults(machine: Machine) -> list[str]:
-    return [finding.id for finding in read_driver(machine.root, machine.ask).findings]
+    return [finding.id for finding in judged(machine)]
 
 
 def test_a_driver_that_is_loaded_and_built_has_no_fault(machine: Machine) -> None:
@@ -36,7 +39,7 @@ def test_a_driver_that_is_not_loaded_is_named(machine: Machine) -> None:
 
 def test_another_version_on_disk_asks_for_a_reload(machine: Machine) -> None:
     machine.says("modinfo -F", "2.32.0.0\n")
-    (finding,) = read_driver(machine.root, machine.ask).findings
+    (finding,) = judged(machine)
     assert finding.id == "module_newer_than_loaded"
     assert "modprobe neuron" in finding.todo
 
@@ -61,7 +64,7 @@ def test_headers_may_lie_where_red_hat_puts_them(machine: Machine) -> None:
 
 def test_a_driver_that_is_only_added_was_not_built(machine: Machine) -> None:
     machine.says("dkms status", recorded("dkms.only-added.txt"))
-    (finding,) = read_driver(machine.root, machine.ask).findings
+    (finding,) = judged(machine)
     assert finding.id == "dkms_not_built"
     assert "2.31.7.0 for no kernel: added" in finding.what
 

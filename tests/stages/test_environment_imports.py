@@ -62,6 +62,7 @@ def test_packages_that_import_pass_with_a_check_for_each(rig: Rig) -> None:
         "placeholders from the wrong index",
         "torchtitan's device",
         "torchtitan's communication backend",
+        "torchtitan's configuration",
     ]
     assert len(verdict.commands) == len(MODULES) + 1
 
@@ -129,16 +130,36 @@ def test_torchtitan_that_would_silently_take_cuda_fails(rig: Rig) -> None:
     assert [check.measured for check in verdict.failed_checks] == ["cuda", "nccl"]
 
 
+@pytest.mark.parametrize("generation", ["samples", "tokens"])
+def test_both_generations_that_are_configured_in_python_pass(rig: Rig, generation: str) -> None:
+    verdict = rig.rerun(STAGE, within("detect", answers(generation=generation)))
+    assert verdict.outcome is Outcome.PASSED
+    assert verdict.checks[-1].measured == generation
+
+
+@pytest.mark.parametrize("generation", ["TOML", "other"])
+def test_a_generation_that_cannot_be_driven_fails_by_its_own_check(
+    rig: Rig, generation: str
+) -> None:
+    verdict = rig.rerun(STAGE, within("detect", answers(generation=generation)))
+    assert failing(verdict) == ["torchtitan's configuration"]
+    assert verdict.failed_checks[0].detail.startswith(f"configured by {generation}; install")
+
+
 def test_another_communication_backend_fails_by_its_own_check(rig: Rig) -> None:
     verdict = rig.rerun(STAGE, within("detect", answers(backend="mpi")))
     assert failing(verdict) == ["torchtitan's communication backend"]
 
 
-def test_a_question_that_torchtitan_does_not_answer_fails_both(rig: Rig) -> None:
+def test_a_question_that_torchtitan_does_not_answer_fails_all_three(rig: Rig) -> None:
     verdict = rig.rerun(STAGE, within("detect", silent), within("detect", ends(Cause.CRASH)))
-    assert failing(verdict) == ["torchtitan's device", "torchtitan's communication backend"]
-    assert {check.measured for check in verdict.failed_checks} == {"none"}
-    assert {check.detail for check in verdict.failed_checks} == {"it broke"}
+    assert failing(verdict) == [
+        "torchtitan's device",
+        "torchtitan's communication backend",
+        "torchtitan's configuration",
+    ]
+    assert [check.measured for check in verdict.failed_checks] == ["none", "none", "not driven"]
+    assert [check.detail for check in verdict.failed_checks[:2]] == ["it broke"] * 2
 
 
 def test_a_neuron_plan_asks_for_the_vendor_s_package_too(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.builders import run_spec
 from trn_validate.spec import Degrees
-from trn_validate.workload.fields import batch_fields, refuse_toml
+from trn_validate.workload.fields import batch_fields, generation, refuse_toml
 
 
 @dataclass
@@ -151,3 +151,20 @@ def test_the_installed_torchtitan_is_not_refused_as_one_of_toml() -> None:
 
     refuse_toml(torchtitan.config)
     assert not hasattr(torchtitan.config, "JobConfig")
+
+
+@pytest.mark.parametrize(
+    ("training", "told"),
+    [(SampleTraining, "samples"), (TokenTraining, "tokens"), (SampleParallelism, "other")],
+)
+def test_a_generation_is_told_by_its_fields(training: type, told: str) -> None:
+    assert generation(types.SimpleNamespace(TrainingConfig=training)) == told
+
+
+def test_a_generation_with_a_job_config_is_the_one_of_toml() -> None:
+    config = types.SimpleNamespace(JobConfig=object, TrainingConfig=SampleTraining)
+    assert generation(config) == "TOML"
+
+
+def test_a_torchtitan_without_a_training_config_is_another() -> None:
+    assert generation(types.SimpleNamespace()) == "other"

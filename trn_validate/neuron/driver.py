@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from trn_validate.base import Record
-from trn_validate.neuron.finding import Finding, Read, found
+from trn_validate.neuron.finding import Finding, found
 from trn_validate.neuron.tools import Ask, Output
 
 MODULE = "neuron"
@@ -47,18 +47,16 @@ class Driver(Record):
     """None where dkms gave no answer: an image may bring the module built."""
 
 
-def read_driver(root: Path, ask: Ask) -> Read[Driver]:
-    """Read all of it."""
+def read_driver(root: Path, ask: Ask) -> Driver:
+    """Read all of it; what no source tells is empty."""
     kernel = _kernel(root)
-    on_disk, built = parse_modinfo(ask("modinfo", "-F", "version", MODULE)), _dkms(ask)
-    driver = Driver(
+    return Driver(
         loaded=driver_version(root),
-        on_disk=on_disk,
+        on_disk=parse_modinfo(ask("modinfo", "-F", "version", MODULE)),
         kernel=kernel,
         headers=has_headers(root, kernel),
-        built=built,
+        built=_dkms(ask),
     )
-    return Read(driver, judge_driver(driver))
 
 
 def driver_version(root: Path) -> str:

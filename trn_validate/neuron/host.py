@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trn_validate.base import Record
-from trn_validate.neuron.driver import Driver, read_driver
+from trn_validate.neuron.driver import Driver, judge_driver, read_driver
 from trn_validate.neuron.finding import Finding, found
 from trn_validate.neuron.holders import Holder, holders, judge_holders
 from trn_validate.neuron.kernel_log import KernelLog, read_kernel_log
@@ -42,11 +42,10 @@ def read_host(root: Path, ask: Ask, environment: Mapping[str, str]) -> HostFacts
     driver, listing = read_driver(root, ask), list_devices(ask)
     sample, log, sysfs = take_sample(ask), read_kernel_log(ask), read_sysfs(root)
     held = holders(listing.value, root)
-    assert driver.value is not None
     unreadable = sysfs.unreadable if sysfs else ()
-    told = (*driver.findings, *listing.findings, *sample.findings, *log.findings)
+    told = (*judge_driver(driver), *listing.findings, *sample.findings, *log.findings)
     return HostFacts(
-        driver=driver.value,
+        driver=driver,
         sysfs=sysfs,
         listing=listing.value,
         sample=sample.value,

@@ -43,11 +43,12 @@ def judge_imports(
         given: the environment that launches are given.
     """
     on, off = parse(loaded, "import torch"), parse(bare, "import torch, autoload off")
-    release, by_version = _versions(root)
+    packages = installed()
+    release, by_version = _versions(root, packages)
     autoload = (*on.findings, *off.findings, *judge_autoload(on.value, off.value))
     lineage = judge_lineage(on.value, rehearsal=root != Path("/"))
     variables = judge_variables(given, on.value.after if on.value else given)
-    found = Findings(expects=CHECKS, facts=release | _told(on.value))
+    found = Findings(expects=CHECKS, facts=release | _told(on.value), versions=packages)
     found.checks += [
         none_of(VERSIONS, by_version),
         none_of(AUTOLOAD, autoload),
@@ -62,9 +63,10 @@ def judge_imports(
     return found
 
 
-def _versions(root: Path) -> tuple[dict[str, str], tuple[Finding, ...]]:
+def _versions(
+    root: Path, packages: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[Finding, ...]]:
     """The release that is installed, as facts, and what is wrong with the versions."""
-    packages = installed()
     system = system_packages(Tools(root).ask).value or {}
     # The driver that is loaded counts, not the package that waits for a reload.
     driver = driver_version(root) or system.get(DRIVER, "")

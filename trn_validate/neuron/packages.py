@@ -6,20 +6,10 @@ import importlib.metadata
 import re
 from collections.abc import Mapping
 
+from trn_validate.fingerprint import PACKAGES
 from trn_validate.neuron.finding import Finding, found
 
-DISTRIBUTIONS = (
-    "torch",
-    "torch-neuronx",
-    "torchtitan-neuron",
-    "neuronx-cc",
-    "nki",
-    "libneuronxla",
-    "nrtpy",
-    "torch-xla",
-    "libtorch-neuronx-lite",
-    "pip",
-)
+DISTRIBUTIONS = (*PACKAGES, "libtorch-neuronx-lite", "pip")
 
 OLDEST_NKI = (0, 6)
 """0.6.0 lifted NCC_ICFG018, which refuses loops (aws-neuron-sdk issue 1346)."""

@@ -121,13 +121,16 @@ class Tools:
                 stderr=_read(err),
             )
 
-    def start(self, name: str, out: IO[bytes]) -> subprocess.Popen[bytes] | None:
-        """Start a tool that goes on until :func:`end`; None where it cannot be started."""
+    def start(self, name: str) -> subprocess.Popen[bytes] | None:
+        """Start a tool that goes on until :func:`end`; None where it cannot be started.
+
+        It writes into a pipe, so that it ends by itself where this process is killed.
+        """
         path = self.find(name)
         if path is None:
             return None
         with contextlib.suppress(OSError):
-            return _start(path, (), out, subprocess.DEVNULL)
+            return _start(path, (), subprocess.PIPE, subprocess.DEVNULL)
         return None
 
     def _wait(self, child: subprocess.Popen[bytes], out: IO[bytes], first_line: bool) -> bool:
@@ -147,7 +150,7 @@ def _has_ended(child: subprocess.Popen[bytes]) -> bool:
 
 
 def _start(
-    path: Path, arguments: tuple[str, ...], out: IO[bytes], err: IO[bytes] | int
+    path: Path, arguments: tuple[str, ...], out: IO[bytes] | int, err: IO[bytes] | int
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [str(path), *arguments],

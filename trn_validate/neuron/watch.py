@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from threading import Thread
 from types import TracebackType
-from typing import IO
 
 from trn_validate.answer import Answer
 from trn_validate.errors import MeasurementError
@@ -25,7 +24,8 @@ from trn_validate.neuron.tools import Tools, end
 from trn_validate.stage import Context
 from trn_validate.verdict import Execution, Problem
 
-_PIECE = 2**20
+_READ_SECONDS = 5.0
+"""For what is left in the pipe; a helper of the tool that fled its session could hold it open."""
 
 
 class Watch:
@@ -40,13 +40,15 @@ class Watch:
         self.stream = Stream()
         self.before: Snapshot | None = None
         self.after: Snapshot | None = None
-        self._out: IO[bytes] | None = None
         self._child: subprocess.Popen[bytes] | None = None
+        self._reader: Thread | None = None
 
     def __enter__(self) -> Watch:
         self.before = snapshot(self.root)
-        self._out = tempfile.TemporaryFile()  # closed on leaving
-        self._child = Tools(self.root).start(NAME, self._out)
+        self._child = Tools(self.root).start(NAME)
+        if self._child is not None:
+            self._reader = Thread(target=self._read, args=(self._child,), daemon=True)
+            self._reader.start()
         return self
 
     def __exit__(
@@ -55,15 +57,18 @@ class Watch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._out is not None
-        with self._out as out:
-            if self._child is not None:
-                end(self._child)
-            out.seek(0)
-            while piece := out.read(_PIECE):
-                self.stream.feed(piece.decode("utf-8", errors="replace"))
-        # The last record was cut off by ending the tool, so the stream is not closed.
+        if self._child is not None and self._reader is not None:
+            end(self._child)
+            self._reader.join(_READ_SECONDS)
         self.after = snapshot(self.root)
+
+    def _read(self, child: subprocess.Popen[bytes]) -> None:
+        assert child.stdout is not None
+        with child.stdout as lines:
+            for line in lines:
+                # A line that the end of the tool cut off is no fault of its own.
+                if line.endswith(b"\n"):
+                    self.stream.feed(line.decode("utf-8", errors="replace"))
 
     def ran(self, pids: Iterable[int]) -> tuple[Ran, ...]:
         """What each source that can be read says of these processes, sysfs first.

@@ -20,6 +20,19 @@ _TOKENS = {
 }
 
 
+def generation(config_module: Any) -> str:
+    """What ``torchtitan.config`` is configured by: samples, tokens, TOML, or other."""
+    if hasattr(config_module, "JobConfig"):
+        return "TOML"
+    training = getattr(config_module, "TrainingConfig", None)
+    if not dataclasses.is_dataclass(training):
+        return "other"
+    names = {field.name for field in dataclasses.fields(training)}
+    if names >= _SAMPLES:
+        return "samples"
+    return "tokens" if names >= _TOKENS else "other"
+
+
 def batch_fields(
     spec: RunSpec, training: type, parallelism: type
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -65,7 +78,7 @@ def refuse_toml(config_module: Any) -> None:
     Raises:
         RuntimeError: ``torchtitan.config`` has the JobConfig of 0.2.2.
     """
-    if hasattr(config_module, "JobConfig"):
+    if generation(config_module) == "TOML":
         raise RuntimeError(
             "this torchtitan is configured by TOML (torchtitan.config.JobConfig, as 0.2.2 was); "
             "trn-validate drives the generations that are configured in Python, from 0.3.0"
