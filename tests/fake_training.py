@@ -146,8 +146,8 @@ def _probe(request: LaunchRequest) -> Launch:
     if "trn_validate.workload.detect" in request.argv:
         device = request.argv[-2]
         backend = {"cpu": "gloo"}.get(device, device)
-        answer = {"device": device, "backend": backend, "generation": "samples"}
-        return Launch(request, answer=answer)
+        asked = {"device": device, "backend": backend, "generation": "samples"}
+        return Launch(request, answer=asked)
     if "trn_validate.lineage_probe" in request.argv:
         return Launch(request, answer=lineage_answer(request.env))
     module, distribution = request.argv[-3:-1]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from tests.neuron.machine import Machine, recorded
+from typing import Any
+
+from tests.neuron.machine import Machine, put, recorded
 from trn_validate.neuron.holders import Holder, holders, judge_holders
 from trn_validate.neuron.neuron_ls import list_devices
 
@@ -59,3 +61,19 @@ def test_without_neuron_ls_the_open_devices_still_tell(machine: Machine) -> None
     machine.opens(11, 4, "python")
     (one,) = holders(None, machine.root)
     assert one.devices == (4,)
+
+
+def test_a_tool_that_neuron_ls_lists_is_no_holder(machine: Machine) -> None:
+    def listed(devices: list[dict[str, Any]]) -> None:
+        devices[0]["neuron_processes"] = [{"pid": 12, "command": "neuron-monitor -c x.json"}]
+
+    machine.change("neuron-ls -j", listed)
+    assert held(machine) == ()
+
+
+def test_a_process_that_ends_while_it_is_read_holds_what_was_seen(machine: Machine) -> None:
+    machine.opens(13, 6, "python")
+    (machine.root / "proc/13/cmdline").unlink()
+    put(machine.root / "proc/13/fd/99", "no link any more")
+    (one,) = held(machine)
+    assert (one.command, one.devices) == ("", (6,))

@@ -80,7 +80,7 @@ def test_an_autoload_that_breaks_torch_names_the_last_cause() -> None:
 
 
 def test_a_torch_that_breaks_without_autoload_too_is_no_fault_of_the_backend() -> None:
-    broken = {"result": "ImportError: libtorch.so"}
+    broken: dict[str, Any] = {"result": "ImportError: libtorch.so"}
     assert names(answer(**broken), answer(bare=True, **broken)) == ["torch_broken"]
 
 

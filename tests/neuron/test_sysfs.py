@@ -57,3 +57,17 @@ def test_a_driver_that_is_older_has_no_health(machine: Machine) -> None:
     shutil.rmtree(machine.device(0) / "stats/hardware/health_status")
     assert shown(machine).devices[0].unhealthy == ()
     assert shown(machine).unreadable == ()
+
+
+def test_health_that_cannot_be_read_is_named_and_is_not_healthy_by_default(
+    machine: Machine,
+) -> None:
+    file = machine.device(0) / "stats/hardware/health_status/unhealthy_components"
+    file.unlink()
+    file.mkdir()
+    assert shown(machine).unreadable == (str(file),)
+
+
+def test_what_is_no_device_is_passed_over(machine: Machine) -> None:
+    (machine.device(0).parent / "power").mkdir()
+    assert len(shown(machine).devices) == 16

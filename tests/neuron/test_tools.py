@@ -7,7 +7,7 @@ import pytest
 
 from trn_validate.neuron import tools
 from trn_validate.neuron.finding import Finding
-from trn_validate.neuron.tools import Output, Tools, unanswered
+from trn_validate.neuron.tools import Kept, Output, Tools, unanswered
 
 
 def script(root: Path, name: str, text: str, folder: str = "opt/aws/neuron/bin") -> Path:
@@ -95,3 +95,18 @@ def test_a_stream_that_ends_by_itself_keeps_its_status(tmp_path: Path) -> None:
 def test_bytes_that_are_no_text_are_read(tmp_path: Path) -> None:
     script(tmp_path, "neuron-ls", "printf '\\377\\376'")
     assert Tools(tmp_path).ask("neuron-ls").stdout == "\ufffd\ufffd"
+
+
+def test_a_tool_that_goes_on_cannot_be_started_where_it_is_not(tmp_path: Path) -> None:
+    assert Tools(tmp_path).start("neuron-monitor") is None
+    script(tmp_path, "neuron-monitor", "sleep 60").chmod(0o644)
+    assert Tools(tmp_path).start("neuron-monitor") is None
+
+
+def test_every_answer_is_kept_to_be_read_by_people(tmp_path: Path) -> None:
+    script(tmp_path, "neuron-ls", 'echo "out $1"; echo err >&2; exit 3')
+    kept = Kept(Tools(tmp_path).ask)
+    kept.ask("neuron-ls", "-j")
+    kept.ask("dmesg")
+    assert "$ neuron-ls -j\n[exit status 3]\nout -j\n\nerr\n" in str(kept)
+    assert "$ dmesg\n[absent]\n" in str(kept)

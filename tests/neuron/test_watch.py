@@ -13,10 +13,12 @@ from tests.builders import ROOT
 from tests.fake_training import Defect, Launch, Rig, calm_host, ends, failing
 from tests.neuron.machine import Machine, put, recorded
 from trn_validate import plan as plans
+from trn_validate.answer import Answer
 from trn_validate.launch import Cause
 from trn_validate.neuron.counters import CHECKS, EXECUTIONS, FAILED, HARDWARE, NUMERICAL
-from trn_validate.neuron.watch import Watch
-from trn_validate.verdict import Outcome, Verdict
+from trn_validate.neuron.watch import Watch, judge_answer
+from trn_validate.stage import Findings
+from trn_validate.verdict import Execution, Outcome, Verdict
 
 STAGE = "baseline.eager"
 
@@ -128,6 +130,17 @@ def test_a_launch_that_crashed_shows_what_the_device_counted(small: Machine) -> 
     found = verdict(small, counts(small, success=1, hw_error=2), ends(Cause.CRASH, "it broke"))
     assert found.outcome is Outcome.ERROR
     assert found.facts["errors counted by sysfs"] == "0.0.hw_error: 2"
+
+
+def test_a_stage_that_is_run_before_the_imports_names_no_package(small: Machine) -> None:
+    plan = plans.load(ROOT / "configs/trn2.3xlarge.yaml")
+    rig = Rig(small.root.parent, plan=plan, choice=small.install())
+    with Watch(small.root) as watch:
+        small.count(0, 0, "success", 99)
+    answer = Answer(findings=Findings(expects=("x",), device="neuron"))
+    judge_answer(answer, watch, rig.context(STAGE))
+    assert answer.findings.execution == Execution(distribution="", before=14, after=106)
+    assert answer.findings.expects == ("x", *CHECKS)
 
 
 def test_a_stage_without_tensors_on_the_device_owes_no_counts(small: Machine) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     """A small Trn2 whose environment.device has passed, with a whole installation."""
     calm_host(monkeypatch)
     monkeypatch.setattr(imports, "installed", lambda: dict(VENDOR))
-    monkeypatch.setattr(imports.shutil, "which", lambda name: f"/opt/venv/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/opt/venv/bin/{name}")
     monkeypatch.setenv("NKI_ENABLE_TRACE_CACHE", "0")
     plan = plans.load(ROOT / "configs/trn2.3xlarge.yaml")
     machine = Machine(tmp_path / "host", kind="trn2.3xlarge").build()

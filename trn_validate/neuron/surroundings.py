@@ -22,11 +22,6 @@ ROOT_DISK_GIB = 476.0
 _PACKAGE = re.compile(r"^(aws-neuronx-[\w-]+)(?::\w+)?[ \t]+(\S+)$", re.M)
 
 
-def host_need_gib(ranks: int, compiles: int = 1) -> float:
-    """Host memory in GiB for so many ranks and so many compilers at once."""
-    return ranks * HOST_GIB_PER_RANK + compiles * HOST_GIB_PER_COMPILE
-
-
 def compile_slots(available_gib: float, ranks: int) -> int:
     """How many compilers may run at once beside ``ranks`` ranks; 0 where not even one."""
     left = available_gib - ranks * HOST_GIB_PER_RANK
