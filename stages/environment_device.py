@@ -36,8 +36,8 @@ class _DeviceStage:
     asks: str = "is the accelerator of the plan here, and has the host what the plan needs?"
 
     def reads(self, plan: Plan) -> object:
-        """The profile, and how many ranks the widest rung has."""
-        return {"profile": plan.profile.model_dump(), "ranks": widest(plan)}
+        """The profile, and how many ranks the rungs have."""
+        return {"profile": plan.profile.model_dump(), "ranks": world_sizes(plan)}
 
     def external(self, plan: Plan) -> dict[str, str]:
         """Nothing."""
@@ -64,15 +64,16 @@ class _DeviceStage:
         return findings
 
 
-def widest(plan: Plan) -> int:
-    """Processes of the plan's widest rung."""
-    return max(r.degrees.world_size for ladder in plan.ladders for r in resolve(ladder))
+def world_sizes(plan: Plan) -> tuple[int, ...]:
+    """Processes of the plan's rungs, each number once, in ascending order."""
+    rungs = (rung for ladder in plan.ladders for rung in resolve(ladder))
+    return tuple(sorted({rung.degrees.world_size for rung in rungs}))
 
 
 def host_checks(context: Context) -> list[Check]:
     """Cores, memory, disk, limits, and ranks that an earlier run left behind."""
     plan = context.plan
-    ranks = widest(plan)
+    ranks = world_sizes(plan)[-1]
     need = ranks * plan.profile.memory_gib_per_core if plan.profile.device == "cpu" else 1.0
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = shutil.disk_usage(context.run.folder).free / 2**30
@@ -145,8 +146,9 @@ def _examine(context: Context, findings: Findings) -> None:
     from trn_validate.neuron.device import examine
 
     context.say("asking the driver and the Neuron tools")
-    signs, private = context.choice.signs, context.attempt.private
-    seen = examine(context.plan, signs, private, available_gib())
+    plan, signs = context.plan, context.choice.signs
+    private = context.attempt.private
+    seen = examine(plan.profile, world_sizes(plan), signs, private, available_gib())
     findings.expects += seen.expects
     findings.checks += seen.checks
     findings.facts |= seen.facts

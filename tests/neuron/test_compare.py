@@ -75,9 +75,21 @@ def test_a_sample_of_a_tool_that_reports_an_error_contradicts_nobody(machine: Ma
     assert contradictions(machine) == []
 
 
-def test_logical_cores_that_do_not_give_the_physical_ones_are_named(machine: Machine) -> None:
+def test_cores_that_are_neither_the_logical_nor_the_physical_ones_are_named(
+    machine: Machine,
+) -> None:
     put(machine.device(5) / "core_count", "2")
-    assert contradictions(machine) == ["device 5: 4 cores at LNC 2, 2 physical"]
+    assert contradictions(machine) == ["device 5: 4 cores at LNC 2, and 2 in sysfs"]
+    put(machine.device(5) / "core_count", "4")
+    assert contradictions(machine) == []
+
+
+def test_two_types_that_differ_in_their_network_alone_are_no_contradiction(
+    machine: Machine,
+) -> None:
+    text = machine.answers["neuron-ls"].stdout
+    machine.says("neuron-ls", text.replace("trn2.48xlarge", "trn2u.48xlarge"))
+    assert contradictions(machine) == []
 
 
 def test_the_variable_is_held_against_the_tools_and_wins_over_the_file(machine: Machine) -> None:

@@ -16,7 +16,7 @@ def test_every_device_has_its_cores_counters_and_health(machine: Machine) -> Non
     sysfs = shown(machine)
     assert [device.index for device in sysfs.devices] == list(range(16))
     first = sysfs.devices[0]
-    assert (first.physical_cores, first.instance, first.unhealthy) == (8, "Trn2", ())
+    assert (first.core_count, first.instance, first.unhealthy) == (8, "Trn2", ())
     assert first.ecc == {
         "mem_ecc_repairable_uncorrected": 0,
         "mem_ecc_uncorrected": 0,
@@ -44,7 +44,7 @@ def test_a_counter_that_is_a_folder_is_named(machine: Machine) -> None:
     file.unlink()
     file.mkdir()
     sysfs = shown(machine)
-    assert sysfs.devices[0].physical_cores is None
+    assert sysfs.devices[0].core_count is None
     assert sysfs.unreadable == (str(file),)
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from stages import environment_device
-from stages.environment_device import available_gib, widest
+from stages.environment_device import available_gib, world_sizes
 from tests.builders import ROOT
 from tests.fake_training import NO_SIGNS, Rig, calm_host, cpu_plan, failing, ladder_plan
 from trn_validate import plan as plans
@@ -68,9 +68,9 @@ def test_just_enough_memory_is_enough(tmp_path: Path, monkeypatch: pytest.Monkey
     assert Rig(tmp_path).walk(only=STAGE) == PASSED
 
 
-def test_the_widest_rung_of_any_ladder_counts() -> None:
-    assert widest(plans.load(ROOT / "configs/trn2.48xlarge.yaml")) == 64
-    assert widest(cpu_plan()) == 4
+def test_the_rungs_of_every_ladder_count() -> None:
+    assert world_sizes(plans.load(ROOT / "configs/trn2.48xlarge.yaml")) == (1, 4, 16, 32, 64)
+    assert world_sizes(cpu_plan()) == (1, 2, 4)
 
 
 def test_too_little_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

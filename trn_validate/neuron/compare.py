@@ -62,9 +62,9 @@ def counted(facts: HostFacts) -> bool:
 
 
 def _against_profile(facts: HostFacts, profile: Profile, signs: Signs) -> list[Check]:
-    kinds = (_named(signs), *(one.instance_type for one in (facts.listing, facts.sample) if one))
-    kind = next((kind.lower() for kind in kinds if kind), "")
-    checks = [_config(INSTANCE, TARGETS.get(kind, kind), profile.instance_type)] if kind else []
+    told = (_named(signs), *(one.instance_type for one in (facts.listing, facts.sample) if one))
+    kind = next((_target(kind) for kind in told if kind), "")
+    checks = [_config(INSTANCE, kind, profile.instance_type)] if kind else []
     if facts.listing is None:
         return checks
     listed = facts.listing.devices
@@ -77,6 +77,11 @@ def _against_profile(facts: HostFacts, profile: Profile, signs: Signs) -> list[C
         checks.append(_config(LNC, wrong, profile.logical_nc_config))
     checks.append(_config(MEMORY, each, profile.memory_gib_per_core, ">=", "GiB"))
     return checks
+
+
+def _target(kind: str) -> str:
+    """The target of an instance type: two that differ in their network alone have one."""
+    return TARGETS.get(kind.lower(), kind)
 
 
 def _named(signs: Signs) -> str:
@@ -114,7 +119,7 @@ def _contradictions(facts: HostFacts, signs: Signs) -> tuple[Finding, ...]:
         _apart("devices", devices),
         _apart("logical cores a device", cores),
         _apart("memory of a device", memory),
-        _apart("instance type", {source: kind or None for source, kind in kinds.items()}),
+        _apart("instance type", {source: _target(kind) or None for source, kind in kinds.items()}),
     )
     return (*filter(None, told), *_physical(facts))
 
@@ -128,16 +133,18 @@ def _apart(what: str, by_source: Mapping[str, int | str | None]) -> Finding | No
 
 
 def _physical(facts: HostFacts) -> tuple[Finding, ...]:
-    """Logical cores times LNC have to give the physical cores that the driver counts."""
+    """Cores of sysfs and of neuron-ls: no document shows whether the driver's are physical."""
     if facts.sysfs is None or facts.listing is None:
         return ()
-    physical = {d.index: d.physical_cores for d in facts.sysfs.devices if d.physical_cores}
+    physical = {d.index: d.core_count for d in facts.sysfs.devices if d.core_count}
     told = []
     for device in facts.listing.devices:
         lnc = device.lnc or facts.listing.lnc
         counts = physical.get(device.index)
-        if lnc and counts and device.cores * lnc != counts:
-            what = f"device {device.index}: {device.cores} cores at LNC {lnc}, {counts} physical"
+        if lnc and counts and counts not in (device.cores, device.cores * lnc):
+            what = (
+                f"device {device.index}: {device.cores} cores at LNC {lnc}, and {counts} in sysfs"
+            )
             told.append(found("sources_contradict", what, "neuron-ls and sysfs"))
     return tuple(told)
 

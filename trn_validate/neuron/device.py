@@ -6,8 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from trn_validate.config import Plan
-from trn_validate.ladder import resolve
+from trn_validate.config import Profile
 from trn_validate.neuron.compare import CHECKS, device_checks
 from trn_validate.neuron.finding import Finding, facts_of
 from trn_validate.neuron.host import HostFacts, read_host
@@ -27,8 +26,12 @@ FOLDER = "host"
 """Folder of the attempt in which what the host showed is kept."""
 
 
-def examine(plan: Plan, signs: Signs, private: Path, available_gib: float) -> Findings:
+def examine(
+    profile: Profile, sizes: tuple[int, ...], signs: Signs, private: Path, available_gib: float
+) -> Findings:
     """Ask every source of the host, judge it, and keep the raw answers in ``private``.
+
+    ``sizes`` are the processes of every rung, in ascending order.
 
     Raises:
         FolderError: the answers could not be kept.
@@ -36,9 +39,9 @@ def examine(plan: Plan, signs: Signs, private: Path, available_gib: float) -> Fi
     root = Path(signs.host_root)
     kept = Kept(Tools(root).ask)
     facts = read_host(root, kept.ask, os.environ)
-    checks, told = device_checks(facts, plan.profile, signs)
+    checks, told = device_checks(facts, profile, signs)
     packages = system_packages(kept.ask)
-    told = (*told, *packages.findings, *_around(plan, root, available_gib, kept))
+    told = (*told, *packages.findings, *_around(profile, sizes, root, available_gib, kept))
     _keep(private / FOLDER, facts, told, kept)
     return Findings(
         expects=CHECKS,
@@ -49,14 +52,10 @@ def examine(plan: Plan, signs: Signs, private: Path, available_gib: float) -> Fi
     )
 
 
-def world_sizes(plan: Plan) -> tuple[int, ...]:
-    """Processes of every rung of the plan, each number once."""
-    return tuple(sorted({r.degrees.world_size for ladder in plan.ladders for r in resolve(ladder)}))
-
-
-def _around(plan: Plan, root: Path, available_gib: float, kept: Kept) -> tuple[Finding, ...]:
-    sizes = world_sizes(plan)
-    nodes = -(-sizes[-1] // plan.profile.cores)
+def _around(
+    profile: Profile, sizes: tuple[int, ...], root: Path, available_gib: float, kept: Kept
+) -> tuple[Finding, ...]:
+    nodes = -(-sizes[-1] // profile.cores)
     return (
         *judge_memory(available_gib, sizes[-1]),
         *judge_root_disk(root),

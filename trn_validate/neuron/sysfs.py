@@ -22,7 +22,7 @@ SUCCESS = "success"
 _DEVICE = re.compile(r"neuron([0-9]+)")
 _CORE = re.compile(r"neuron_core([0-9]+)")
 _NUMBER = re.compile(r"[0-9]{1,20}")
-_HEALTHY = frozenset({"", "none", "0"})
+_HEALTHY = frozenset({"", "none", "0", "0x0", "ok", "healthy"})
 """How a healthy device might say so; a guess, since no document shows one."""
 
 
@@ -30,8 +30,8 @@ class SysDevice(Record):
     """One device as the driver shows it."""
 
     index: int
-    physical_cores: int | None = None
-    """Eight on a Trn2, whatever the LNC; only root may read it before driver 2.28."""
+    core_count: int | None = None
+    """As the driver counts them; only root may read it before driver 2.28."""
     instance: str = ""
     """Family, such as Trn2; not the EC2 instance type."""
     ecc: dict[str, int] = Field(default_factory=dict)
@@ -70,7 +70,7 @@ def _device(index: int, folder: Path, unreadable: list[str]) -> SysDevice:
     }
     return SysDevice(
         index=index,
-        physical_cores=_count(folder / "core_count", unreadable),
+        core_count=_count(folder / "core_count", unreadable),
         instance=_text(folder / "info/architecture/instance_type") or "",
         ecc={name: count for name, count in counts.items() if count is not None},
         unhealthy=_unhealthy(hardware / "health_status/unhealthy_components", unreadable),
