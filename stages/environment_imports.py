@@ -72,16 +72,7 @@ class _ImportsStage:
         place = Place(plan=plan, private=context.attempt.private, seed=Path())
         requests = self.launches(place)
         findings = Findings(expects=_expects(plan))
-        results: list[LaunchResult] = []
-        # Two at a time, since an import is bound by one core; but two that load a Neuron backend
-        # would fight over the device.
-        width = 1 if plan.profile.device == "neuron" else 2
-        for first in range(0, len(requests), width):
-            pair = requests[first : first + width]
-            context.say(f"importing {', '.join(request.name for request in pair)}")
-            ended = context.launcher.together(pair)
-            context.note(*ended)
-            results += ended
+        results = _launch(context, requests)
         for request in requests:
             if request.name.startswith(_IMPORT):
                 _judge_import(findings, request)
@@ -108,6 +99,22 @@ class _ImportsStage:
         if failed := next((check for check in findings.checks if not check.passed), None):
             findings.problem = Problem(cause="import", what=str(failed))
         return findings
+
+
+def _launch(context: Context, requests: tuple[LaunchRequest, ...]) -> list[LaunchResult]:
+    """Two at a time, since an import is bound by one core.
+
+    One at a time on a neuron device: two that load its backend would fight over it.
+    """
+    width = 1 if context.plan.profile.device == "neuron" else 2
+    results: list[LaunchResult] = []
+    for first in range(0, len(requests), width):
+        some = requests[first : first + width]
+        context.say(f"importing {', '.join(request.name for request in some)}")
+        ended = context.launcher.together(some)
+        context.note(*ended)
+        results += ended
+    return results
 
 
 def modules(plan: Plan) -> list[str]:

@@ -145,6 +145,13 @@ def test_without_either_source_nothing_was_measured(machine: Machine) -> None:
         what_ran(None, shot(machine), [])
 
 
+def test_a_driver_that_is_gone_afterwards_is_an_error_whatever_the_tool_counted(
+    machine: Machine,
+) -> None:
+    with pytest.raises(MeasurementError, match="counters are gone"):
+        what_ran(shot(machine), None, [tally(completed=1)])
+
+
 def test_each_source_alone_is_enough(machine: Machine) -> None:
     (by_tool,) = what_ran(None, None, [tally(completed=1)])
     (by_driver,) = what_ran(shot(machine), shot(machine), [])

@@ -17,7 +17,7 @@ from trn_validate.base import Record
 from trn_validate.check import Check
 from trn_validate.errors import MeasurementError
 from trn_validate.neuron.stream import Tally
-from trn_validate.neuron.sysfs import SUCCESS, read_sysfs
+from trn_validate.neuron.sysfs import DEVICES, SUCCESS, read_sysfs
 
 EXECUTIONS = "executions on the device"
 NUMERICAL = "numerical errors on the device"
@@ -135,9 +135,15 @@ def what_ran(
     """What each source that can be read says, sysfs first.
 
     Raises:
-        MeasurementError: neither can be read.
+        MeasurementError: neither can be read, or sysfs could be read before and not after.
     """
-    if before is not None and after is not None:
+    if before is not None:
+        if after is None:
+            raise MeasurementError(
+                "the device's counters are gone",
+                where=f"/{DEVICES}",
+                todo="Look at dmesg: the driver was unloaded, or the device has failed.",
+            )
         first = between(before, after)
         try:
             return first, summed(tallies)
@@ -148,7 +154,7 @@ def what_ran(
     except MeasurementError as error:
         raise MeasurementError(
             f"neither sysfs nor neuron-monitor tells what ran on the device ({error})",
-            where="/sys/devices/virtual/neuron_device",
+            where=f"/{DEVICES}",
             todo="Install aws-neuronx-tools, or let this user read the driver's counters.",
         ) from None
 

@@ -84,11 +84,10 @@ def _told(answer: Answer | None) -> dict[str, str]:
     if answer is None or not answer.imported:
         return {}
     changed = set_by_import(answer.before, answer.after)
-    return {
-        "lineage": lineage_of(answer),
-        "chip": answer.chip or "none",
-        "variables set by import torch": ", ".join(f"{k}={v}" for k, v in changed.items()),
-    }
+    told = {"lineage": lineage_of(answer), "chip": answer.chip or "none"}
+    if changed:
+        told["variables set by import torch"] = ", ".join(f"{k}={v}" for k, v in changed.items())
+    return told
 
 
 def _os() -> str:
