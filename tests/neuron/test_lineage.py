@@ -40,12 +40,17 @@ def test_a_native_installation_executes_and_has_no_fault() -> None:
     assert names(answer(), answer(bare=True)) == []
 
 
+@pytest.mark.parametrize("moved", [{"modules": []}, {"attributes": []}])
+def test_one_capability_of_the_native_lineage_is_enough_to_tell_it(moved: dict[str, Any]) -> None:
+    assert lineage_of(answer(**moved)) == NATIVE
+
+
 @pytest.mark.parametrize(
     ("changes", "lineage"),
     [
         ({"privateuse1": "privateuseone", "modules": ["torch_neuronx.xla_impl"]}, LEGACY),
         ({"modules": ["libtorch_neuronx_lite"], "backends": []}, LITE),
-        ({"modules": []}, LITE),
+        ({"modules": [], "attributes": ["get_fallback_ops"]}, LITE),
         ({"backends": STAND_IN, "modules": []}, OTHER),
         ({"privateuse1": "privateuseone", "modules": []}, NONE),
     ],

@@ -68,7 +68,9 @@ def lineage_of(answer: Answer) -> str:
         return LEGACY if "torch_neuronx.xla_impl" in answer.modules else NONE
     if not any(entry.value.startswith("torch_neuronx") for entry in answer.backends):
         return LITE if "libtorch_neuronx_lite" in answer.modules else OTHER
-    return NATIVE if _DYNAMO in answer.modules else LITE
+    # Either is enough: these names are a pre-release's, and a release may have moved one.
+    native = _DYNAMO in answer.modules or "nki_op" in answer.attributes
+    return NATIVE if native else LITE
 
 
 def executing(answer: Answer | None) -> str:
