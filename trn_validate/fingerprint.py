@@ -97,7 +97,7 @@ def fingerprint(
 ) -> dict[str, str]:
     """Everything that takes part, by name; ``host_root`` is where the device is looked for."""
     found = {
-        "os": _os(),
+        "os": system(),
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "host root": str(host_root),
@@ -120,7 +120,8 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[st
     )
 
 
-def _os() -> str:
+def system() -> str:
+    """Name and version of the operating system, such as ``ubuntu 24.04``, or ``absent``."""
     try:
         release = platform.freedesktop_os_release()
     except OSError:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from trn_validate.fingerprint import system
 from trn_validate.neuron.driver import driver_version
 from trn_validate.neuron.finding import Finding, facts_of, none_of
 from trn_validate.neuron.lineage import (
@@ -67,12 +67,12 @@ def _versions(
     root: Path, packages: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[Finding, ...]]:
     """The release that is installed, as facts, and what is wrong with the versions."""
-    system = system_packages(Tools(root).ask).value or {}
+    brought = system_packages(Tools(root).ask).value or {}
     # The driver that is loaded counts, not the package that waits for a reload.
-    driver = driver_version(root) or system.get(DRIVER, "")
-    components = {**packages, **system, **({DRIVER: driver} if driver else {})}
+    driver = driver_version(root) or brought.get(DRIVER, "")
+    components = {**packages, **brought, **({DRIVER: driver} if driver else {})}
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    matched, told = judge_release(components, python, _os(), load())
+    matched, told = judge_release(components, python, system(), load())
     told = (*told, *judge_packages(packages, shutil.which("neuronx-cc")))
     if matched is None:
         return {}, told
@@ -88,11 +88,3 @@ def _told(answer: Answer | None) -> dict[str, str]:
     if changed:
         told["variables set by import torch"] = ", ".join(f"{k}={v}" for k, v in changed.items())
     return told
-
-
-def _os() -> str:
-    try:
-        release = platform.freedesktop_os_release()
-    except OSError:
-        return ""
-    return f"{release.get('ID', '')} {release.get('VERSION_ID', '')}".strip()

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from trn_validate.neuron.finding import Finding, Read, found
+from trn_validate.neuron.noisy import Lenient
 
 NATIVE, LEGACY, LITE, OTHER, NONE = "native", "legacy XLA", "Lite", "another backend", "none"
 DEVICE = "neuron"
@@ -20,11 +21,7 @@ _DYNAMO = "torch_neuronx.neuron_dynamo_backend"
 _OWED = ("nki_op", "get_fallback_ops")
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class EntryPoint(_Lenient):
+class EntryPoint(Lenient):
     """One backend that every ``import torch`` loads."""
 
     value: str
@@ -32,7 +29,7 @@ class EntryPoint(_Lenient):
     """Name and version of the package that brings it."""
 
 
-class Answer(_Lenient):
+class Answer(Lenient):
     """What :mod:`trn_validate.lineage_probe` wrote."""
 
     result: str

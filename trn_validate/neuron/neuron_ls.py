@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from trn_validate.base import Record
 from trn_validate.neuron.finding import Finding, Read, found
-from trn_validate.neuron.noisy import read_json
+from trn_validate.neuron.noisy import Lenient, misshapen, read_json
 from trn_validate.neuron.tools import Ask, Output, unanswered
 
 NAME = "neuron-ls"
@@ -20,18 +20,13 @@ NAME = "neuron-ls"
 _HEADER = re.compile(r"^(instance-type|logical-neuroncore-config): *(\S+) *$", re.M)
 
 
-class _Lenient(BaseModel):
-    # The tool may add a field in any release; what is read has to be there.
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _Process(_Lenient):
+class _Process(Lenient):
     pid: int
     command: str = ""
     neuron_runtime_version: str = ""
 
 
-class _Entry(_Lenient):
+class _Entry(Lenient):
     neuron_device: int
     nc_count: int
     memory_size: int
@@ -102,10 +97,7 @@ def parse_devices(output: Output) -> Read[tuple[Device, ...]]:
     try:
         entries = [_Entry.model_validate(entry) for entry in answer.value]
     except ValidationError as error:
-        first = error.errors()[0]
-        what = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-        unreadable = found("tool_output_unreadable", what, where, raw=output.stdout)
-        return Read(None, (*answer.findings, unreadable))
+        return Read(None, (*answer.findings, misshapen(error, where, output.stdout)))
     return Read(tuple(_device(entry) for entry in entries), answer.findings)
 
 

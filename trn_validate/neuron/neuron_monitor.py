@@ -8,55 +8,51 @@ calls ``numerical`` in its example and ``numeric`` in its text; both are read.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from trn_validate.base import Record
 from trn_validate.neuron.finding import Finding, Read, found
-from trn_validate.neuron.noisy import read_json
+from trn_validate.neuron.noisy import Lenient, misshapen, read_json
 from trn_validate.neuron.tools import Ask, Output, unanswered
 
 NAME = "neuron-monitor"
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _Execution(_Lenient):
+class _Execution(Lenient):
     error_summary: dict[str, int]
     execution_summary: dict[str, int]
     error: str = ""
 
 
-class _Report(_Lenient):
+class _Report(Lenient):
     execution_stats: _Execution | None = None
 
 
-class _Runtime(_Lenient):
+class _Runtime(Lenient):
     pid: int
     error: str = ""
     report: _Report | None = None
 
 
-class _EccDevice(_Lenient):
+class _EccDevice(Lenient):
     model_config = ConfigDict(extra="allow", frozen=True)
     neuron_device_index: int
 
 
-class _HwCounters(_Lenient):
+class _HwCounters(Lenient):
     neuron_devices: tuple[_EccDevice, ...] | None = None
     error: str = ""
 
 
-class _System(_Lenient):
+class _System(Lenient):
     neuron_hw_counters: _HwCounters | None = None
 
 
-class _Instance(_Lenient):
+class _Instance(Lenient):
     instance_type: str = ""
 
 
-class _Hardware(_Lenient):
+class _Hardware(Lenient):
     neuron_device_count: int | None = None
     neuron_device_memory_size: int | None = None
     neuroncore_per_device_count: int | None = None
@@ -64,7 +60,7 @@ class _Hardware(_Lenient):
     error: str = ""
 
 
-class _Whole(_Lenient):
+class _Whole(Lenient):
     neuron_runtime_data: tuple[_Runtime, ...] | None = None
     system_data: _System = _System()
     instance_info: _Instance = _Instance()
@@ -124,10 +120,7 @@ def sample_of(record: object) -> Read[Sample]:
     try:
         whole = _Whole.model_validate(record)
     except ValidationError as error:
-        first = error.errors()[0]
-        what = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-        unreadable = found("tool_output_unreadable", what, NAME, raw=str(record))
-        return Read(None, (unreadable,))
+        return Read(None, (misshapen(error, NAME, str(record)),))
     hardware, counters = whole.neuron_hardware_info, whole.system_data.neuron_hw_counters
     said = "; ".join(filter(None, (hardware.error, counters.error if counters else "")))
     sample = Sample(

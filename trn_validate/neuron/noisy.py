@@ -6,7 +6,16 @@ import json
 import re
 from collections.abc import Callable
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from trn_validate.neuron.finding import Finding, Read, found
+
+
+class Lenient(BaseModel):
+    """What a tool printed: a release may add fields, and what is read has to be there."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
 
 _DECODER = json.JSONDecoder()
 _CLOSES = {"[": "]", "{": "}"}
@@ -33,6 +42,13 @@ def read_json(text: str, where: str, fits: Callable[[object], bool]) -> Read[obj
         return Read(None, (found("tool_output_truncated", what, where, raw=text),))
     what = "no JSON of the documented shape"
     return Read(None, (found("tool_output_unreadable", what, where, raw=text),))
+
+
+def misshapen(error: ValidationError, where: str, raw: str) -> Finding:
+    """Say which part of a value is not as it is documented."""
+    first = error.errors()[0]
+    what = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    return found("tool_output_unreadable", what, where, raw=raw)
 
 
 def has_object(text: str) -> bool:
