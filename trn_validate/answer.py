@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trn_validate.attempt import Attempt
 from trn_validate.errors import EvidenceError, FolderError, Interrupted, TrnValidateError
 from trn_validate.paths import write_atomic
-from trn_validate.stage import Context, Findings, Stage, Unmeasured
+from trn_validate.stage import Context, Findings, Unmeasured
 from trn_validate.verdict import Artifact, Problem
 
 
@@ -33,14 +34,14 @@ class Answer:
         self.findings.problem = self.findings.problem or _problem(error)
 
 
-def measure(stage: Stage, context: Context) -> Answer:
-    """What the stage came to, however it ended.
+def measure(run: Callable[[Context], Findings], context: Context) -> Answer:
+    """What the run of a stage came to, however it ended.
 
     Raises:
         EvidenceError: an artifact of an earlier stage is not what its verdict says.
     """
     try:
-        return Answer(findings=stage.run(context))
+        return Answer(findings=run(context))
     except EvidenceError:
         raise
     except Unmeasured as error:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from trn_validate.answer import Answer, measure
@@ -139,7 +139,7 @@ class Executor:
             EvidenceError: an artifact of an earlier stage is not what its verdict says.
         """
         try:
-            answer = self._measure(stage, context)
+            answer = measure(self._run_of(stage), context)
         except EvidenceError:
             with contextlib.suppress(FolderError):  # the next run publishes what is left
                 self._settle(context.attempt)
@@ -151,16 +151,13 @@ class Executor:
             answer.spoil(error)
         return answer
 
-    def _measure(self, stage: Stage, context: Context) -> Answer:
-        """Let the stage measure; on a neuron plan the device's counters are read around it."""
+    def _run_of(self, stage: Stage) -> Callable[[Context], Findings]:
+        """How the stage measures: on a neuron plan the device's counters are read around it."""
         if self.plan.profile.device != "neuron" or stage.id == FIRST:
-            return measure(stage, context)
-        from trn_validate.neuron.watch import Watch, judge_answer
+            return stage.run
+        from trn_validate.neuron.watch import watched
 
-        with Watch(Path(self.choice.signs.host_root)) as watch:
-            answer = measure(stage, context)
-        judge_answer(answer, watch, context)
-        return answer
+        return partial(watched, stage.run)
 
     def _settle(self, attempt: Attempt) -> tuple[str, ...]:
         """Publish the attempt's texts, give their names, and drop torchtitan's dumps.

@@ -13,11 +13,10 @@ from tests.builders import ROOT
 from tests.fake_training import Defect, Launch, Rig, calm_host, ends, failing
 from tests.neuron.machine import Machine, put, recorded
 from trn_validate import plan as plans
-from trn_validate.answer import Answer
 from trn_validate.launch import Cause
 from trn_validate.neuron.counters import CHECKS, EXECUTIONS, FAILED, HARDWARE, NUMERICAL
-from trn_validate.neuron.watch import Watch, judge_answer
-from trn_validate.stage import Findings
+from trn_validate.neuron.watch import Watch, watched
+from trn_validate.stage import Context, Findings
 from trn_validate.verdict import Execution, Outcome, Verdict
 
 STAGE = "baseline.eager"
@@ -129,18 +128,47 @@ def test_a_driver_that_was_loaded_again_is_an_error(small: Machine) -> None:
 def test_a_launch_that_crashed_shows_what_the_device_counted(small: Machine) -> None:
     found = verdict(small, counts(small, success=1, hw_error=2), ends(Cause.CRASH, "it broke"))
     assert found.outcome is Outcome.ERROR
-    assert found.facts["errors counted by sysfs"] == "0.0.hw_error: 2"
+    assert found.problem is not None
+    assert found.problem.cause == "crash"
+    assert found.problem.what.endswith("it broke; sysfs counted 0.0.hw_error: 2")
 
 
 def test_a_stage_that_is_run_before_the_imports_names_no_package(small: Machine) -> None:
     plan = plans.load(ROOT / "configs/trn2.3xlarge.yaml")
     rig = Rig(small.root.parent, plan=plan, choice=small.install())
-    with Watch(small.root) as watch:
+
+    def run(context: Context) -> Findings:
         small.count(0, 0, "success", 99)
-    answer = Answer(findings=Findings(expects=("x",), device="neuron"))
-    judge_answer(answer, watch, rig.context(STAGE))
-    assert answer.findings.execution == Execution(distribution="", before=14, after=106)
-    assert answer.findings.expects == ("x", *CHECKS)
+        return Findings(expects=("x",), device="neuron")
+
+    found = watched(run, rig.context(STAGE))
+    assert found.execution == Execution(distribution="", before=14, after=106)
+    assert found.expects == ("x", *CHECKS)
+
+
+def test_a_crash_of_a_device_that_counted_nothing_is_told_as_it_is(small: Machine) -> None:
+    found = verdict(small, ends(Cause.CRASH, "it broke"))
+    assert found.problem is not None
+    assert found.problem.what.endswith("it broke")
+
+
+def test_a_defect_of_the_watch_itself_still_leaves_a_verdict(
+    small: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Watch) -> Watch:
+        raise RuntimeError("a defect")
+
+    rig = Rig(
+        small.root.parent,
+        plan=plans.load(ROOT / "configs/trn2.3xlarge.yaml"),
+        choice=small.install(),
+    )
+    rig.walk(only="environment.device")
+    monkeypatch.setattr(Watch, "__enter__", broken)
+    found = rig.rerun("environment.imports")
+    assert found.outcome is Outcome.ERROR
+    assert found.problem is not None
+    assert (found.problem.cause, "a defect" in found.problem.what) == ("internal", True)
 
 
 def test_a_stage_without_tensors_on_the_device_owes_no_counts(small: Machine) -> None:

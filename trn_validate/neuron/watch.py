@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
 
-from trn_validate.answer import Answer
 from trn_validate.errors import MeasurementError
 from trn_validate.neuron.counters import CHECKS, Ran, Snapshot, judge, snapshot, what_ran
 from trn_validate.neuron.finding import facts_of
 from trn_validate.neuron.neuron_monitor import NAME
 from trn_validate.neuron.stream import Stream
 from trn_validate.neuron.tools import Tools, end
-from trn_validate.stage import Context
+from trn_validate.stage import Context, Findings, Unmeasured
 from trn_validate.verdict import Execution, Problem
 
 _READ_SECONDS = 5.0
@@ -81,40 +80,58 @@ class Watch:
         return what_ran(self.before, self.after, tallies)
 
 
-def judge_answer(answer: Answer, watch: Watch, context: Context) -> None:
-    """Add to a stage's answer what the device counted.
+def watched(run: Callable[[Context], Findings], context: Context) -> Findings:
+    """Let a stage measure, and add to what it found what the device counted.
 
-    A stage whose tensors were on the device owes the checks. Where nothing can be read they stay
-    missing, so that it has not passed.
+    Raises:
+        Unmeasured: a launch failed; its problem names the errors that the device counted.
     """
-    findings = answer.findings
+    failure: Unmeasured | None = None
+    with Watch(Path(context.choice.signs.host_root)) as watch:
+        try:
+            findings = run(context)
+        except Unmeasured as error:
+            failure = error
+    if failure is not None:
+        raise Unmeasured(_with_errors(failure.problem, watch, context), failure.checks) from failure
     findings.facts |= facts_of(watch.stream.findings())
-    on_device = findings.device == context.plan.profile.device
+    if findings.device == context.plan.profile.device:
+        _judge(findings, watch, context)
+    return findings
+
+
+def _judge(findings: Findings, watch: Watch, context: Context) -> None:
+    """Add the checks that a stage owes whose tensors were on the device.
+
+    Where nothing can be read they stay missing, so that it has not passed.
+    """
+    findings.expects += CHECKS
     try:
         ran = watch.ran(context.pids)
     except MeasurementError as error:
-        if on_device:
-            findings.expects += CHECKS
-            findings.problem = findings.problem or Problem(cause="uncounted", what=str(error))
+        findings.problem = findings.problem or Problem(cause="uncounted", what=str(error))
         return
-    findings.facts |= _errors(ran)
-    if not on_device:
-        return
-    findings.expects += CHECKS
-    findings.checks += judge(ran)
+    checks = judge(ran)
+    findings.checks += checks
     findings.execution = Execution(
         distribution=_distribution(context), before=ran[0].before, after=ran[0].after
     )
-    if bad := next((check for check in findings.checks[-len(CHECKS) :] if not check.passed), None):
+    if bad := next((check for check in checks if not check.passed), None):
         findings.problem = findings.problem or Problem(cause="device", what=str(bad))
 
 
-def _errors(ran: tuple[Ran, ...]) -> dict[str, str]:
-    return {
-        f"errors counted by {one.source}": ", ".join(f"{k}: {n}" for k, n in one.errors.items())
+def _with_errors(problem: Problem, watch: Watch, context: Context) -> Problem:
+    """The problem of a launch that failed, with what the device counted of it."""
+    try:
+        ran = watch.ran(context.pids)
+    except MeasurementError:
+        return problem  # nothing could be read, and the launch has failed anyhow
+    counted = "; ".join(
+        f"{one.source} counted {', '.join(f'{key}: {n}' for key, n in one.errors.items())}"
         for one in ran
         if one.errors
-    }
+    )
+    return problem.model_copy(update={"what": f"{problem.what}; {counted}"}) if counted else problem
 
 
 def _distribution(context: Context) -> str:
