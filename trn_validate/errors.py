@@ -8,6 +8,7 @@
         FolderError              2   a folder that cannot be written, or is full
       DeviceAbsent               3   the plan's device is not on this machine
       MeasurementError           4   a stage could not measure (crash, hang, no memory)
+        KernelError              4   a kernel that breaks a rule, or that cannot be launched
       EvidenceError              5   a verdict that is stale, foreign or cannot be read
       Interrupted              130   a signal ended the run (143 for SIGTERM)
 
@@ -63,6 +64,10 @@ class MeasurementError(TrnValidateError):
     """A stage could not measure; its verdict is ``error``, never ``failed``."""
 
     exit_status: ClassVar[int] = 4
+
+
+class KernelError(MeasurementError):
+    """A kernel that breaks a rule of its language, or that cannot be launched."""
 
 
 class EvidenceError(TrnValidateError):
