@@ -45,10 +45,15 @@ def rounded(values: Values, dtype: str) -> Values:
     floats = np.ascontiguousarray(values, dtype=np.float32)
     bits = floats.view(np.uint32)
     # Half of the last kept place, less one when that place is even: a carry is a round up.
-    up = ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
-    kept = ((bits + up) & np.uint32(0xFFFF0000)).view(np.float32)
+    up = bits >> np.uint32(16)
+    up &= np.uint32(1)
+    up += np.uint32(0x7FFF)
+    up += bits
+    up &= np.uint32(0xFFFF0000)
+    kept = up.view(np.float32)
     # The carry would turn some NaNs into infinity or zero.
-    return np.where(np.isnan(floats), np.float32(np.nan), kept).astype(np.float32, copy=False)
+    np.copyto(kept, np.float32(np.nan), where=np.isnan(floats))
+    return kept
 
 
 def poisoned(shape: tuple[int, ...], dtype: str) -> Values:

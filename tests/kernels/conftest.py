@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from trn_validate.kernels import providers
+
+
+@pytest.fixture(autouse=True)
+def counted_from_zero() -> Iterator[None]:
+    """No test sees the launches of another."""
+    providers.reset_launches()
+    yield
+    providers.reset_launches()
