@@ -87,7 +87,7 @@ def input_block(dx: Tensor, grad: Tensor, x: Tensor, spread: Tensor, r: Tensor) 
     count, columns = x.shape
     above, data, inverse = load(grad), load(x), load(r)
     # mean(g*w*n) * n = x * (r^2 / columns) * sum(g*w*x): one factor for each row.
-    factor = row_sums(data, above, spread)
+    factor = row_sums(data, above, (spread,))
     nisa.tensor_scalar(
         dst=factor,
         data=factor,
@@ -141,16 +141,16 @@ def scaled(data: Tensor, factor: Tensor) -> Tensor:
     return made
 
 
-def row_sums(one: Tensor, other: Tensor, third: Tensor = None) -> Tensor:
-    """Float32 (rows, 1): sums of the products of two tiles, or of three."""
+def row_sums(one: Tensor, other: Tensor, others: tuple[Tensor, ...] = ()) -> Tensor:
+    """Float32 (rows, 1): sums of the products of two tiles, and of ``others`` too."""
     count, columns = one.shape
     chunks = pieces(columns, COLUMNS)
     partial = nl.ndarray((count, chunks), dtype=nl.float32, buffer=nl.sbuf)
     for chunk in range(chunks):
         part = nl.ds(chunk * COLUMNS, piece(chunk, columns, COLUMNS))
         both = product(one[:, part], other[:, part])
-        if third is not None:
-            both = product(both, third[0:count, part])
+        for factor in others:
+            both = product(both, factor[0:count, part])
         at = partial[:, nl.ds(chunk, 1)]
         nisa.tensor_reduce(dst=at, op=nl.add, data=both, axis=1, keepdims=True)
     made = nl.ndarray((count, 1), dtype=nl.float32, buffer=nl.sbuf)

@@ -24,8 +24,9 @@ def place(operand: str, tensor: object, buffers: tuple[MemoryRegion, ...]) -> Nk
     """
     if not isinstance(tensor, NkiTensor):
         raise broken("a tensor", operand, f"{type(tensor).__name__}")
-    names = " or ".join(one.value for one in buffers)
-    require(tensor.buffer in buffers, "buffer", operand, f"{tensor!r}, not in {names}")
+    if tensor.buffer not in buffers:
+        names = " or ".join(one.value for one in buffers)
+        raise broken("buffer", operand, f"{tensor!r}, not in {names}")
     if tensor.buffer in ON_CHIP:
         partition_start(operand, tensor.start, tensor.shape[0])
     return tensor
@@ -87,7 +88,7 @@ def write(operand: str, tensor: NkiTensor, values: Values, mark: int = OTHER) ->
             program wrote.
     """
     # Our rule, not NKI's: the operators that launch kernels declare that they mutate nothing.
-    require(tensor.writable, "inputs and broadcast views are only read", operand, repr(tensor))
+    require(tensor.writable, "inputs and broadcast views are only read", operand, tensor)
     if tensor.buffer in HBM and tensor.marks is not None:
         _own(tensor, "written")
         tensor.marks[...] = program.current().index + 1
@@ -108,7 +109,7 @@ def _own(tensor: NkiTensor, done: str) -> None:
     require(
         others == 0,
         "no element of two programs",
-        repr(tensor),
+        tensor,
         f"{others} of {tensor.size} elements {done} by program {mine - 1} were written by another",
     )
 

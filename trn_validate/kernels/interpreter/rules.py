@@ -34,13 +34,14 @@ LNC = (1, 2)
 """Cores that one launch may use. Source: get-started/about/lnc.rst, "Launching a kernel"."""
 
 
-def broken(rule: str, operand: str, sizes: str) -> KernelError:
+def broken(rule: str, operand: object, sizes: object) -> KernelError:
     """The error of a broken rule, to be raised; ``sizes`` are those found, then the limit."""
-    return KernelError(f"{rule}: {sizes}", where=operand, todo="Change the kernel or the shape.")
+    todo = "Change the kernel or the shape."
+    return KernelError(f"{rule}: {sizes}", where=str(operand), todo=todo)
 
 
-def require(holds: bool, rule: str, operand: str, sizes: str) -> None:
-    """Refuse where a rule does not hold.
+def require(holds: bool, rule: str, operand: object, sizes: object) -> None:
+    """Refuse where a rule does not hold; operand and sizes become text only then.
 
     Raises:
         KernelError: ``holds`` is false.
@@ -49,14 +50,15 @@ def require(holds: bool, rule: str, operand: str, sizes: str) -> None:
         raise broken(rule, operand, sizes)
 
 
-def in_subset(holds: bool, operand: str, found: object, known: Sequence[object]) -> None:
+def in_subset(holds: bool, operand: object, found: object, known: Sequence[object]) -> None:
     """Refuse what NKI may have, but this interpreter has not.
 
     Raises:
         KernelError: ``holds`` is false.
     """
-    names = ", ".join(str(name) for name in known)
-    require(holds, "outside the interpreted part of NKI", operand, f"{found}; known: {names}")
+    if not holds:
+        names = ", ".join(str(name) for name in known)
+        raise broken("outside the interpreted part of NKI", operand, f"{found}; known: {names}")
 
 
 def partition_start(operand: str, start: int, count: int) -> None:

@@ -116,7 +116,7 @@ class NkiTensor:
         view = self._view(self.values[at], None if self.marks is None else self.marks[at], start)
         in_subset(
             view.ndim >= (2 if self.buffer in ON_CHIP else 1),
-            repr(self),
+            self,
             "an index that drops the last dim",
             ("ranges that keep it",),
         )
@@ -128,12 +128,8 @@ class NkiTensor:
         Raises:
             KernelError: the dim has another size, or is the partitions of a tensor on chip.
         """
-        require(
-            self.shape[dim] == 1, "broadcast of size 1", repr(self), f"dim {dim}: {self.shape[dim]}"
-        )
-        require(
-            dim != 0 or self.buffer in HBM, "no broadcast of partitions", repr(self), f"to {size}"
-        )
+        require(self.shape[dim] == 1, "broadcast of size 1", self, f"dim {dim}: {self.shape[dim]}")
+        require(dim != 0 or self.buffer in HBM, "no broadcast of partitions", self, f"to {size}")
         shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
         marks = None if self.marks is None else np.broadcast_to(self.marks, shape)
         view = self._view(np.broadcast_to(self.values, shape), marks, self.start)
@@ -147,24 +143,22 @@ class NkiTensor:
             KernelError: an index out of bounds, a tile of another shape or place, or a second
                 dynamic select.
         """
-        in_subset(
-            self.buffer in HBM and dim == 0, repr(self), f"select of dim {dim}", ("0 in HBM",)
-        )
+        in_subset(self.buffer in HBM and dim == 0, self, f"select of dim {dim}", ("0 in HBM",))
         if isinstance(index, int):
             return self[index]
         fits = index.shape == (1, 1) and index.dtype == int32
         require(
             fits and index.buffer is MemoryRegion.sbuf,
             "dynamic index",
-            repr(index),
+            index,
             "not (1, 1) int32 in sbuf",
         )
-        require(not self.indirect, "one dynamic select", repr(self), "is a dynamic view already")
+        require(not self.indirect, "one dynamic select", self, "is a dynamic view already")
         row = int(index.values[0, 0])
         require(
             0 <= row < self.shape[0],
             "bounds",
-            repr(self),
+            self,
             f"dynamic index {row} of {self.shape[0]}",
         )
         view = self[row]
@@ -195,8 +189,8 @@ def _bounds(tensor: NkiTensor, dim: int, key: Key) -> tuple[int, int]:
     else:
         in_subset(
             isinstance(key, slice) and key.step is None,
-            repr(tensor),
-            repr(key),
+            tensor,
+            key,
             ("int", "a:b", "ds"),
         )
         first = 0 if key.start is None else key.start
@@ -204,7 +198,7 @@ def _bounds(tensor: NkiTensor, dim: int, key: Key) -> tuple[int, int]:
     require(
         first >= 0 and size > 0 and first + size <= total,
         "bounds",
-        repr(tensor),
+        tensor,
         f"{first}:{first + size} of dim {dim}, which has {total}",
     )
     return first, size
