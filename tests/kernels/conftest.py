@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from trn_validate.kernels import providers
+from trn_validate.kernels import launches
 
 
 @pytest.fixture(autouse=True)
 def counted_from_zero() -> Iterator[None]:
     """No test sees the launches of another."""
-    providers.reset_launches()
+    launches.reset()
     yield
-    providers.reset_launches()
+    launches.reset()

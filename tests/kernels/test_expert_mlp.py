@@ -8,7 +8,7 @@ from torch.library import opcheck
 
 from tests.kernels.accuracy import assert_accurate, assert_same_bits, random, results
 from trn_validate.errors import KernelError
-from trn_validate.kernels import providers
+from trn_validate.kernels import launches
 from trn_validate.kernels.expert_mlp import LAUNCHES, backward_op, expert_mlp, forward_op, reference
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -40,7 +40,7 @@ def by(counts: list[int], function: Function) -> Function:
 def test_it_is_as_accurate_as_torch(case: str, dtype: torch.dtype, lnc: int) -> None:
     counts, wide, hidden = CASES[case]
     inputs, grad = made(counts, wide, hidden)
-    with providers.on_cores(lnc):
+    with launches.on_cores(lnc):
         assert_accurate(by(counts, expert_mlp), by(counts, reference), inputs, grad, dtype)
 
 
@@ -50,7 +50,7 @@ def test_one_core_and_two_give_the_same_bits(dtype: torch.dtype) -> None:
     inputs, grad = made(counts, wide, hidden)
     found = []
     for lnc in (1, 2):
-        with providers.on_cores(lnc):
+        with launches.on_cores(lnc):
             found.append(results(by(counts, expert_mlp), inputs, grad, dtype))
     assert_same_bits(*found)
 
@@ -77,9 +77,9 @@ def test_every_launch_is_counted_and_nothing_else() -> None:
     inputs, grad = made([2, 3], 8, 6)
     for times in (1, 2):
         results(by([2, 3], expert_mlp), inputs, grad, torch.float32)
-        assert providers.launches() == {name: times * count for name, count in LAUNCHES.items()}
+        assert launches.counts() == {name: times * count for name, count in LAUNCHES.items()}
     results(by([2, 3], reference), inputs, grad, torch.float32)
-    assert providers.launches() == {name: 2 * count for name, count in LAUNCHES.items()}
+    assert launches.counts() == {name: 2 * count for name, count in LAUNCHES.items()}
 
 
 @pytest.mark.parametrize("strided", [False, True])
@@ -95,7 +95,7 @@ def test_the_operators_keep_what_they_declare(dtype: torch.dtype, strided: bool)
     gate = torch.randn(3 * 128, 6).to(dtype)
     above = torch.stack(list(grad))
     opcheck(backward_op, (above, x, counts, w1, w2, w3, gate, gate.flip(0)))
-    assert providers.launches()["expert_mlp_weights"] > 0
+    assert launches.counts()["expert_mlp_weights"] > 0
 
 
 @pytest.mark.parametrize("counts", [[2, 4], [-1, 6], [5], [1, 2, 2]], ids=str)
@@ -104,7 +104,7 @@ def test_counts_that_do_not_fit_are_an_error_and_no_launch(counts: list[int]) ->
     floats = [one.float() for one in inputs]
     with pytest.raises(KernelError):
         expert_mlp(floats[0], torch.tensor(counts), *floats[1:])
-    assert providers.launches() == {}
+    assert launches.counts() == {}
 
 
 def test_a_compiled_graph_launches_it_and_gives_the_same_bits() -> None:
@@ -116,6 +116,6 @@ def test_a_compiled_graph_launches_it_and_gives_the_same_bits() -> None:
 
     eager = results(function, inputs, grad, torch.float32)
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
-    providers.reset_launches()
+    launches.reset()
     assert_same_bits(results(compiled, inputs, grad, torch.float32), eager)
-    assert providers.launches() == LAUNCHES
+    assert launches.counts() == LAUNCHES

@@ -8,7 +8,7 @@ from torch.library import opcheck
 
 from tests.kernels.accuracy import assert_accurate, assert_same_bits, random, results
 from trn_validate.errors import KernelError
-from trn_validate.kernels import providers
+from trn_validate.kernels import launches
 from trn_validate.kernels.rmsnorm import LAUNCHES, backward_op, forward_op, reference, rmsnorm
 
 EPS = 1e-5
@@ -30,7 +30,7 @@ def made(shape: tuple[int, int], scale: float = 1.0) -> tuple[list[torch.Tensor]
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_it_is_as_accurate_as_torch(shape: tuple[int, int], dtype: torch.dtype, lnc: int) -> None:
     inputs, grad = made(shape)
-    with providers.on_cores(lnc):
+    with launches.on_cores(lnc):
         assert_accurate(kernel, plain, inputs, grad, dtype)
 
 
@@ -46,7 +46,7 @@ def test_one_core_and_two_give_the_same_bits(dtype: torch.dtype) -> None:
     inputs, grad = made((300, 600))
     found = []
     for lnc in (1, 2):
-        with providers.on_cores(lnc):
+        with launches.on_cores(lnc):
             found.append(results(kernel, inputs, grad, dtype))
     assert_same_bits(*found)
 
@@ -72,9 +72,9 @@ def test_every_launch_is_counted_and_nothing_else() -> None:
     x, weight = torch.randn(300, 40, requires_grad=True), torch.ones(40, requires_grad=True)
     for times in (1, 2, 3):
         rmsnorm(x, weight, EPS).sum().backward()
-        assert providers.launches() == {name: times * count for name, count in LAUNCHES.items()}
+        assert launches.counts() == {name: times * count for name, count in LAUNCHES.items()}
     reference(x, weight, EPS).sum().backward()
-    assert providers.launches() == {name: 3 * count for name, count in LAUNCHES.items()}
+    assert launches.counts() == {name: 3 * count for name, count in LAUNCHES.items()}
 
 
 def test_its_gradients_are_those_of_its_values() -> None:
@@ -95,7 +95,7 @@ def test_the_operators_keep_what_they_declare(dtype: torch.dtype, strided: bool)
     r = torch.rand(130, 1) + 0.5
     opcheck(forward_op, (x.requires_grad_(), weight.requires_grad_(), EPS))
     opcheck(backward_op, (grad, x.detach(), weight.detach(), r))
-    assert providers.launches()["rmsnorm_forward"] > 0
+    assert launches.counts()["rmsnorm_forward"] > 0
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_it_cannot_launch_is_an_error_and_no_launch(
 ) -> None:
     with pytest.raises(KernelError):
         rmsnorm(x, weight, EPS)
-    assert providers.launches() == {}
+    assert launches.counts() == {}
 
 
 def test_the_widest_rows_that_the_docstring_promises_fit() -> None:
@@ -126,6 +126,6 @@ def test_a_compiled_graph_launches_it_and_gives_the_same_bits() -> None:
     inputs, grad = made((130, 40))
     eager = results(kernel, inputs, grad, torch.float32)
     compiled = torch.compile(kernel, backend="aot_eager", fullgraph=True)
-    providers.reset_launches()
+    launches.reset()
     assert_same_bits(results(compiled, inputs, grad, torch.float32), eager)
-    assert providers.launches() == LAUNCHES
+    assert launches.counts() == LAUNCHES

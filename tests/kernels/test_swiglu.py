@@ -6,7 +6,7 @@ from torch.library import opcheck
 
 from tests.kernels.accuracy import assert_accurate, assert_same_bits, random, results
 from trn_validate.errors import KernelError
-from trn_validate.kernels import providers
+from trn_validate.kernels import launches
 from trn_validate.kernels.swiglu import LAUNCHES, backward_op, forward_op, reference, swiglu
 
 SHAPES = [(1, 7), (129, 130), (260, 520), (2, 2050)]
@@ -23,7 +23,7 @@ def made(shape: tuple[int, int], scale: float = 1.0) -> tuple[list[torch.Tensor]
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_it_is_as_accurate_as_torch(shape: tuple[int, int], dtype: torch.dtype, lnc: int) -> None:
     inputs, grad = made(shape)
-    with providers.on_cores(lnc):
+    with launches.on_cores(lnc):
         assert_accurate(swiglu, reference, inputs, grad, dtype)
 
 
@@ -39,7 +39,7 @@ def test_one_core_and_two_give_the_same_bits(dtype: torch.dtype) -> None:
     inputs, grad = made((300, 600))
     found = []
     for lnc in (1, 2):
-        with providers.on_cores(lnc):
+        with launches.on_cores(lnc):
             found.append(results(swiglu, inputs, grad, dtype))
     assert_same_bits(*found)
 
@@ -57,9 +57,9 @@ def test_every_launch_is_counted_and_nothing_else() -> None:
     gate, up = (torch.randn(300, 40, requires_grad=True) for _ in range(2))
     for times in (1, 2, 3):
         swiglu(gate, up).sum().backward()
-        assert providers.launches() == {name: times * count for name, count in LAUNCHES.items()}
+        assert launches.counts() == {name: times * count for name, count in LAUNCHES.items()}
     reference(gate, up).sum().backward()
-    assert providers.launches() == {name: 3 * count for name, count in LAUNCHES.items()}
+    assert launches.counts() == {name: 3 * count for name, count in LAUNCHES.items()}
 
 
 def test_its_gradients_are_those_of_its_values() -> None:
@@ -77,7 +77,7 @@ def test_the_operators_keep_what_they_declare(dtype: torch.dtype, strided: bool)
         gate, up, grad = (torch.randn(24, 130).to(dtype).T for _ in range(3))
     opcheck(forward_op, (gate.requires_grad_(), up.requires_grad_()))
     opcheck(backward_op, (grad, gate.detach(), up.detach()))
-    assert providers.launches()["swiglu_forward"] > 0
+    assert launches.counts()["swiglu_forward"] > 0
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ def test_what_it_cannot_launch_is_an_error_and_no_launch(
 ) -> None:
     with pytest.raises(KernelError):
         swiglu(gate, up)
-    assert providers.launches() == {}
+    assert launches.counts() == {}
 
 
 def test_a_compiled_graph_launches_it_and_gives_the_same_bits() -> None:
     inputs, grad = made((130, 40))
     eager = results(swiglu, inputs, grad, torch.float32)
     compiled = torch.compile(swiglu, backend="aot_eager", fullgraph=True)
-    providers.reset_launches()
+    launches.reset()
     assert_same_bits(results(compiled, inputs, grad, torch.float32), eager)
-    assert providers.launches() == LAUNCHES
+    assert launches.counts() == LAUNCHES

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import is_fake
 from trn_validate.errors import KernelError
 from trn_validate.kernels.expert_blocks import lay_out
 from trn_validate.kernels.expert_mlp_nki import backward_kernel, forward_kernel, weights_kernel
-from trn_validate.kernels.providers import launch, register
+from trn_validate.kernels.launches import launch, register
 from trn_validate.kernels.tiles import ROWS
 
 Four = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -31,7 +31,7 @@ def reference(
     x: torch.Tensor, counts: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, w3: torch.Tensor
 ) -> torch.Tensor:
     """The same in plain torch, expert after expert, for any float dtype."""
-    rows = x[: int(counts.sum())].split(counts.tolist())
+    rows = torch.split(x[: int(counts.sum())], counts.tolist())
     parts = [
         F.linear(F.silu(F.linear(one, w1[e])) * F.linear(one, w3[e]), w2[e])
         for e, one in enumerate(rows)
@@ -85,8 +85,8 @@ def _forward_fake(
     x: torch.Tensor, counts: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, w3: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     places = (x.shape[0] // ROWS + counts.shape[0]) * ROWS
-    inner = (x.new_empty((places, w1.shape[1])) for _ in range(2))
-    return (x.new_empty(x.shape), *inner)  # type: ignore[return-value] # two of inner
+    inner = (places, w1.shape[1])
+    return x.new_empty(x.shape), x.new_empty(inner), x.new_empty(inner)
 
 
 def _backward(
@@ -128,8 +128,12 @@ def _backward_fake(
     gate: torch.Tensor,
     up: torch.Tensor,
 ) -> Four:
-    made = tuple(one.new_empty(one.shape) for one in (x, w1, w2, w3))
-    return made  # type: ignore[return-value] # of four
+    return (
+        x.new_empty(x.shape),
+        w1.new_empty(w1.shape),
+        w2.new_empty(w2.shape),
+        w3.new_empty(w3.shape),
+    )
 
 
 forward_op = register("expert_mlp", _forward, _forward_fake)

@@ -1,4 +1,4 @@
-"""The one seam between a kernel and what executes it.
+"""What executes a kernel: one seam, three providers.
 
 ======================  =====================================  ==========================
 provider                needs                                  executes
@@ -10,28 +10,24 @@ provider                needs                                  executes
 
 The first that is there is taken, once per process; :func:`provider` names it and says why no
 better one was. Only ``device`` is evidence. There is no way back to a reference: a kernel that
-cannot be launched raises, and :func:`launches` counts the launches that were carried out.
+cannot be launched raises.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch._library.custom_ops import CustomOpDef
-from torch._subclasses.fake_tensor import is_fake
 
 from trn_validate.errors import KernelError
 from trn_validate.kernels.interpreter import Host
 from trn_validate.kernels.namespace import FOUND, Namespace
 
-Tensors = tuple[torch.Tensor, ...]
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int32: "int32"}
 _TARGET = "NEURON_PLATFORM_TARGET_OVERRIDE"
 
@@ -171,8 +167,6 @@ def choose(found: Namespace, neuron: Callable[[], Any] | None = None) -> Provide
 
 def _torch_neuronx() -> Any:
     """The package, if it has a device. Guess: ``torch.neuron``, from beta source."""
-    import importlib
-
     package = importlib.import_module("torch_neuronx")
     count = torch.neuron.device_count()  # type: ignore[attr-defined] # put there by the package
     if count < 1:
@@ -184,75 +178,3 @@ def _torch_neuronx() -> Any:
 def provider() -> Provider:
     """The provider of this process."""
     return choose(FOUND)
-
-
-_counts: Counter[str] = Counter()
-_lock = threading.Lock()
-_cores: int | None = None
-
-
-def launches() -> dict[str, int]:
-    """Launches that were carried out since :func:`reset_launches`, by kernel.
-
-    Exact for ``simulator`` and ``interpreter``. On a device, a launch inside a compiled graph
-    does not pass through here: the executions that the runtime counts have to be read there.
-    """
-    with _lock:
-        return dict(_counts)
-
-
-def reset_launches() -> None:
-    """Count from zero."""
-    with _lock:
-        _counts.clear()
-
-
-def cores() -> int:
-    """Cores of a launch, as the Neuron runtime is told: NEURON_LOGICAL_NC_CONFIG, on Trn2 else 2.
-
-    Source: nki/api/nki/__init__.py, ``jit``;
-    about-neuron/arch/neuron-features/logical-neuroncore-config.rst.
-
-    Raises:
-        KernelError: the variable is neither 1 nor 2.
-    """
-    if _cores is not None:
-        return _cores
-    text = os.environ.get("NEURON_LOGICAL_NC_CONFIG", "2")
-    if text not in ("1", "2"):
-        raise KernelError(f"NEURON_LOGICAL_NC_CONFIG is {text!r}", todo="Set it to 1 or 2.")
-    return int(text)
-
-
-@contextmanager
-def on_cores(count: int) -> Iterator[None]:
-    """Launch on ``count`` cores, whatever the runtime is told; for the checks of a kernel."""
-    global _cores
-    before, _cores = _cores, count
-    try:
-        yield
-    finally:
-        _cores = before
-
-
-def register(name: str, body: Callable[..., Any], fake: Callable[..., Any]) -> CustomOpDef:
-    """Make ``body`` the operator ``trn_validate::name``; it mutates nothing and aliases nothing.
-
-    ``fake`` gives outputs of the right shape, dtype and strides, with no values.
-    """
-    return provider().register(f"trn_validate::{name}", body, fake)
-
-
-def launch(name: str, kernel: Any, *arguments: Any) -> Tensors:
-    """Run ``kernel`` and count it under ``name``, if it ran; contiguous tensors, then constants.
-
-    Raises:
-        KernelError: the kernel broke a rule, or gives no tensor.
-    """
-    outputs = provider().run(kernel, cores(), arguments)
-    found: Tensors = outputs if isinstance(outputs, tuple) else (outputs,)
-    # On a device the body is its own fake: with fake tensors nothing ran.
-    if not any(is_fake(one) for one in found):
-        with _lock:
-            _counts[name] += 1
-    return found

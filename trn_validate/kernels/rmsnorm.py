@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 
 from trn_validate.errors import KernelError
+from trn_validate.kernels.launches import launch, register
 from trn_validate.kernels.namespace import Tensor, nisa, nki, nl
-from trn_validate.kernels.providers import launch, register
 from trn_validate.kernels.tiles import BANK, COLUMNS, ROWS, load, piece, pieces
 
 LAUNCHES = {"rmsnorm_forward": 1, "rmsnorm_backward": 1}

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 
 from trn_validate.errors import KernelError
+from trn_validate.kernels.launches import launch, register
 from trn_validate.kernels.namespace import Tensor, nisa, nki, nl
-from trn_validate.kernels.providers import launch, register
 from trn_validate.kernels.tiles import COLUMNS, ROWS, load, piece, pieces
 
 LAUNCHES = {"swiglu_forward": 1, "swiglu_backward": 1}
