@@ -131,6 +131,14 @@ def test_the_interpreter_takes_and_gives_torch_tensors(dtype: torch.dtype) -> No
     assert found.data_ptr() != given.data_ptr()
 
 
+def test_the_interpreter_leaves_storage_that_can_be_freed_as_fsdp_does() -> None:
+    given = torch.ones(2, 3)
+    (found,) = Interpreter("").run(interpreter.jit(copied), 1, (given,))
+    given.untyped_storage().resize_(0)
+    assert given.untyped_storage().size() == 0
+    assert torch.equal(found, torch.ones(2, 3))
+
+
 def test_the_interpreter_refuses_a_dtype_that_no_kernel_takes() -> None:
     with pytest.raises(KernelError, match="float64"):
         Interpreter("").run(interpreter.jit(copied), 1, (torch.ones(2, 2, dtype=torch.float64),))

@@ -32,9 +32,10 @@ def reference(
 ) -> torch.Tensor:
     """The same in plain torch, expert after expert, for any float dtype."""
     rows = torch.split(x[: int(counts.sum())], counts.tolist())
+    # To unbind costs one stack in the backward; to index, a whole weight for each expert.
     parts = [
-        F.linear(F.silu(F.linear(one, w1[e])) * F.linear(one, w3[e]), w2[e])
-        for e, one in enumerate(rows)
+        F.linear(F.silu(F.linear(one, gate)) * F.linear(one, up), down)
+        for one, gate, down, up in zip(rows, w1.unbind(), w2.unbind(), w3.unbind(), strict=True)
     ]
     routed = torch.cat(parts)
     return F.pad(routed, (0, 0, 0, x.shape[0] - routed.shape[0]))

@@ -141,8 +141,9 @@ def _host(tensor: torch.Tensor) -> Host:
         raise KernelError(
             f"a kernel was given {tensor.dtype}", todo="Kernels take float32 and bfloat16."
         )
-    detached = tensor.detach().cpu()
-    return Host((detached.float() if kind == "bfloat16" else detached).numpy(), kind)
+    carried = torch.float32 if kind == "bfloat16" else tensor.dtype
+    # A copy: storage that NumPy has seen cannot be resized, and FSDP frees weights so.
+    return Host(tensor.detach().to("cpu", carried, copy=True).numpy(), kind)
 
 
 def _device(arguments: tuple[Any, ...]) -> torch.device:

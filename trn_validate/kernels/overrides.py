@@ -1,0 +1,220 @@
+"""The kernels in torchtitan's models, put in by torchtitan's own override mechanism.
+
+``override.imports`` takes each as ``trn_validate.kernels.overrides.<name>``:
+
+===================  ====================  ==================================================
+name                 replaces              by
+===================  ====================  ==================================================
+``rmsnorm``          RMSNorm               :func:`.rmsnorm.rmsnorm`
+``swiglu``           FeedForward           its own products, with :func:`.swiglu.swiglu`
+``expert_mlp``       GroupedExperts        :func:`.expert_mlp.expert_mlp`
+``plain_experts``    GroupedExperts        :func:`.expert_mlp.reference`
+===================  ====================  ==================================================
+
+Stock GroupedExperts computes in bfloat16 whatever it is given, so ``plain_experts``, which like
+``expert_mlp`` computes in the dtype of its rows, is what ``expert_mlp`` is compared with.
+
+torchtitan says nothing when an override matches no node while another does. So :func:`census`
+counts, in the model that was built, what was replaced and what was left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor.experimental import local_map
+from torchtitan.config.override import derive, override
+from torchtitan.models.common.feed_forward import FeedForward
+from torchtitan.models.common.moe import GroupedExperts
+from torchtitan.models.common.nn_modules import RMSNorm
+
+from trn_validate.errors import KernelError
+from trn_validate.kernels import expert_mlp as experts
+from trn_validate.kernels import rmsnorm as norm
+from trn_validate.kernels import swiglu as gated
+
+Placements = tuple[Placement, ...]
+
+
+class KernelRMSNorm(RMSNorm):
+    """RMSNorm by the kernel; same parameter, same name."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(RMSNorm.Config):
+        """RMSNorm's own fields."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise the last dim.
+
+        Raises:
+            KernelError: a norm without a weight, or a layout that splits what it sums over.
+        """
+        if self.weight is None:
+            raise KernelError("RMSNorm without a weight", todo="The kernel needs one.")
+        # As torch promotes them: under autocast a float32 weight meets bfloat16 rows.
+        dtype = torch.promote_types(x.dtype, self.weight.dtype)
+        return _normed(x.to(dtype), self.weight.to(dtype), self.eps)
+
+
+def _normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def local(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return norm.rmsnorm(one, other, eps)
+
+    if not isinstance(x, DTensor) and not isinstance(weight, DTensor):
+        return local(x, weight)
+    rows = _splits_rows("rmsnorm", x)
+    if not isinstance(weight, DTensor) or not all(one.is_replicate() for one in weight.placements):
+        raise KernelError("rmsnorm of a DTensor by a weight that is split, or is none")
+    # Ranks with other rows see other parts of the weight's gradient.
+    parts = tuple(Partial() if one.is_shard() else Replicate() for one in rows)
+    return _mapped(local, x, weight, rows, (rows, weight.placements), (rows, parts))
+
+
+class KernelFeedForward(FeedForward):
+    """FeedForward whose element-wise part is the kernel."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(FeedForward.Config):
+        """FeedForward's own fields."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., dim) in and out."""
+        found: torch.Tensor = self.w2(_gated(self.w1(x), self.w3(x)))
+        return found
+
+
+def _gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    if not isinstance(gate, DTensor):
+        return gated.swiglu(gate, up)
+    same = gate.placements
+    if not isinstance(up, DTensor) or up.placements != same or any(p.is_partial() for p in same):
+        raise KernelError("swiglu of DTensors that are laid out differently, or in partial sums")
+    return _mapped(gated.swiglu, gate, up, same, (same, same), (same, same))
+
+
+class PlainGroupedExperts(GroupedExperts):
+    """Experts in plain torch, in the dtype of the rows."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(GroupedExperts.Config):
+        """GroupedExperts' own fields."""
+
+    compute: Callable[..., torch.Tensor] = staticmethod(experts.reference)
+
+    def forward(
+        self, x_RD: torch.Tensor, num_tokens_per_expert_E: torch.Tensor
+    ) -> torch.Tensor:
+        """(rows, dim) in and out; the argument names are those that torchtitan calls by."""
+        weights = (
+            one.to_local() if isinstance(one, DTensor) else one
+            for one in (self.w1_EFD, self.w2_EDF, self.w3_EFD)
+        )
+        cast = (one.to(x_RD.dtype) for one in weights)
+        return type(self).compute(x_RD, num_tokens_per_expert_E.to(torch.int32), *cast)
+
+
+class KernelGroupedExperts(PlainGroupedExperts):
+    """Experts by the kernels."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(PlainGroupedExperts.Config):
+        """GroupedExperts' own fields."""
+
+    compute = staticmethod(experts.expert_mlp)
+
+
+def _splits_rows(name: str, x: torch.Tensor) -> Placements:
+    """How ``x`` is laid out, if it splits rows alone."""
+    fine = isinstance(x, DTensor) and all(
+        one.is_replicate() or (isinstance(one, Shard) and one.dim % x.dim() < x.dim() - 1)
+        for one in x.placements
+    )
+    if not fine:
+        raise KernelError(f"{name} of rows that are split, in partial sums, or no DTensor")
+    placements: Placements = x.placements
+    return placements
+
+
+def _mapped(
+    function: Callable[..., torch.Tensor],
+    one: torch.Tensor,
+    other: torch.Tensor,
+    out: Placements,
+    given: tuple[Placements, Placements],
+    gradients: tuple[Placements, Placements],
+) -> torch.Tensor:
+    """``function`` on the local parts of two DTensors."""
+    assert isinstance(one, DTensor)
+    mapped = local_map(
+        function,
+        out_placements=(out,),
+        in_placements=given,
+        in_grad_placements=gradients,
+        device_mesh=one.device_mesh,
+    )
+    found: torch.Tensor = mapped(one, other)
+    return found
+
+
+@override(target=RMSNorm.Config, exact=True, description="RMSNorm by an NKI kernel")
+def rmsnorm(config: RMSNorm.Config) -> KernelRMSNorm.Config:
+    """Replace RMSNorm by :class:`KernelRMSNorm`."""
+    replaced: KernelRMSNorm.Config = derive(config, KernelRMSNorm.Config)
+    return replaced
+
+
+@override(target=FeedForward.Config, exact=True, description="SwiGLU by an NKI kernel")
+def swiglu(config: FeedForward.Config) -> KernelFeedForward.Config:
+    """Replace FeedForward by :class:`KernelFeedForward`."""
+    replaced: KernelFeedForward.Config = derive(config, KernelFeedForward.Config)
+    return replaced
+
+
+@override(target=GroupedExperts.Config, exact=True, description="experts by NKI kernels")
+def expert_mlp(config: GroupedExperts.Config) -> KernelGroupedExperts.Config:
+    """Replace GroupedExperts by :class:`KernelGroupedExperts`."""
+    replaced: KernelGroupedExperts.Config = derive(config, KernelGroupedExperts.Config)
+    return replaced
+
+
+@override(target=GroupedExperts.Config, exact=True, description="experts in the dtype of rows")
+def plain_experts(config: GroupedExperts.Config) -> PlainGroupedExperts.Config:
+    """Replace GroupedExperts by :class:`PlainGroupedExperts`."""
+    replaced: PlainGroupedExperts.Config = derive(config, PlainGroupedExperts.Config)
+    return replaced
+
+
+@dataclass(frozen=True)
+class Census:
+    """The modules of one kind in a model, by their fully qualified names."""
+
+    replaced: tuple[str, ...]
+    """They call the kernel."""
+    left: tuple[str, ...]
+    """They could call it, and do not."""
+
+
+KINDS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
+    "rmsnorm": (RMSNorm, KernelRMSNorm),
+    "swiglu": (FeedForward, KernelFeedForward),
+    "expert_mlp": (GroupedExperts, KernelGroupedExperts),
+}
+"""What each override replaces, and by what."""
+
+
+def census(model: nn.Module) -> dict[str, Census]:
+    """What each override replaced in ``model``, sharded or not, and what it left.
+
+    A subclass of the stock module, which no override claims, counts as left.
+    """
+    found: dict[str, Any] = {}
+    for name, (stock, ours) in KINDS.items():
+        modules = [(fqn, one) for fqn, one in model.named_modules() if isinstance(one, stock)]
+        replaced = tuple(fqn for fqn, one in modules if isinstance(one, ours))
+        found[name] = Census(replaced, tuple(fqn for fqn, _ in modules if fqn not in replaced))
+    return found
