@@ -27,7 +27,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
-from torch.distributed.tensor.experimental import local_map
 from torchtitan.config.override import derive, override
 from torchtitan.models.common.feed_forward import FeedForward
 from torchtitan.models.common.moe import GroupedExperts
@@ -56,9 +55,9 @@ class KernelRMSNorm(RMSNorm):
         """
         if self.weight is None:
             raise KernelError("RMSNorm without a weight", todo="The kernel needs one.")
-        # As torch promotes them: under autocast a float32 weight meets bfloat16 rows.
+        # As torch does it: under autocast a float32 weight meets bfloat16 rows.
         dtype = torch.promote_types(x.dtype, self.weight.dtype)
-        return _normed(x.to(dtype), self.weight.to(dtype), self.eps)
+        return _normed(x.to(dtype), self.weight.to(dtype), self.eps).to(x.dtype)
 
 
 def _normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -72,7 +71,7 @@ def _normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         raise KernelError("rmsnorm of a DTensor by a weight that is split, or is none")
     # Ranks with other rows see other parts of the weight's gradient.
     parts = tuple(Partial() if one.is_shard() else Replicate() for one in rows)
-    return _mapped(local, x, weight, rows, (rows, weight.placements), (rows, parts))
+    return _mapped(local, x, weight, rows, (rows, parts))
 
 
 class KernelFeedForward(FeedForward):
@@ -84,17 +83,22 @@ class KernelFeedForward(FeedForward):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., dim) in and out."""
-        found: torch.Tensor = self.w2(_gated(self.w1(x), self.w3(x)))
+        found: torch.Tensor = self.w2(gate_and_up(self.w1(x), self.w3(x)))
         return found
 
 
-def _gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def gate_and_up(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up by the kernel, of tensors or of DTensors laid out alike.
+
+    Raises:
+        KernelError: DTensors laid out differently, or in partial sums.
+    """
     if not isinstance(gate, DTensor):
         return gated.swiglu(gate, up)
     same = gate.placements
     if not isinstance(up, DTensor) or up.placements != same or any(p.is_partial() for p in same):
         raise KernelError("swiglu of DTensors that are laid out differently, or in partial sums")
-    return _mapped(gated.swiglu, gate, up, same, (same, same), (same, same))
+    return _mapped(gated.swiglu, gate, up, same, (same, same))
 
 
 class PlainGroupedExperts(GroupedExperts):
@@ -106,9 +110,7 @@ class PlainGroupedExperts(GroupedExperts):
 
     compute: Callable[..., torch.Tensor] = staticmethod(experts.reference)
 
-    def forward(
-        self, x_RD: torch.Tensor, num_tokens_per_expert_E: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, x_RD: torch.Tensor, num_tokens_per_expert_E: torch.Tensor) -> torch.Tensor:
         """(rows, dim) in and out; the argument names are those that torchtitan calls by."""
         weights = (
             one.to_local() if isinstance(one, DTensor) else one
@@ -130,13 +132,13 @@ class KernelGroupedExperts(PlainGroupedExperts):
 
 def _splits_rows(name: str, x: torch.Tensor) -> Placements:
     """How ``x`` is laid out, if it splits rows alone."""
-    fine = isinstance(x, DTensor) and all(
+    placements: Placements = x.placements if isinstance(x, DTensor) else ()
+    fine = [
         one.is_replicate() or (isinstance(one, Shard) and one.dim % x.dim() < x.dim() - 1)
-        for one in x.placements
-    )
-    if not fine:
+        for one in placements
+    ]
+    if not fine or not all(fine):
         raise KernelError(f"{name} of rows that are split, in partial sums, or no DTensor")
-    placements: Placements = x.placements
     return placements
 
 
@@ -145,19 +147,21 @@ def _mapped(
     one: torch.Tensor,
     other: torch.Tensor,
     out: Placements,
-    given: tuple[Placements, Placements],
     gradients: tuple[Placements, Placements],
 ) -> torch.Tensor:
-    """``function`` on the local parts of two DTensors."""
-    assert isinstance(one, DTensor)
-    mapped = local_map(
-        function,
-        out_placements=(out,),
-        in_placements=given,
-        in_grad_placements=gradients,
-        device_mesh=one.device_mesh,
+    """``function`` on the local parts of two DTensors; it keeps the shape of the first.
+
+    Not torch's ``local_map``: in torch 2.14.1 it waits for a tensor whose collective still runs,
+    as torchtitan's layouts leave them, and what comes of that has no gradient.
+    """
+    assert isinstance(one, DTensor) and isinstance(other, DTensor)
+    local = function(
+        one.to_local(grad_placements=gradients[0]), other.to_local(grad_placements=gradients[1])
     )
-    found: torch.Tensor = mapped(one, other)
+    strides = torch.empty(one.shape, device="meta").stride()
+    found: torch.Tensor = DTensor.from_local(
+        local, one.device_mesh, out, run_check=False, shape=one.shape, stride=strides
+    )
     return found
 
 
