@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from trn_validate.check import Check
+from trn_validate.errors import KernelError
 from trn_validate.kernels import launches
 from trn_validate.kernels.opcheck.subject import (
     Case,
@@ -34,6 +36,33 @@ def none(name: str, found: list[str]) -> Check:
         source="derived",
         detail=", ".join(found),
     )
+
+
+def fault_of(action: Callable[[], object]) -> list[str]:
+    """The error that ``action`` ends with, on one line, or nothing.
+
+    Raises:
+        KernelError: a kernel cannot be launched, so there is nothing to measure.
+    """
+    try:
+        action()
+    except KernelError:
+        raise
+    except Exception as error:  # torch has no one class for what a wrong operator meets
+        return [f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"]
+    return []
+
+
+def running_name(subject: Subject, dtype: torch.dtype) -> str:
+    """Name of the check that there is something to check."""
+    return f"{subject.name} {said(dtype)}: runs forward and backward, fails"
+
+
+def running_checks(subject: Subject, dtype: torch.dtype) -> tuple[Check, ...]:
+    """torch lets the operator run; it refuses outputs that are inputs, for one."""
+    inputs, grad = made(subject, Case("running", "small"), dtype)
+    fault = fault_of(lambda: results(subject.function, inputs, grad))
+    return (none(running_name(subject, dtype), fault),)
 
 
 def conduct_checks(subject: Subject, dtype: torch.dtype, seed: int = 0) -> tuple[Check, ...]:

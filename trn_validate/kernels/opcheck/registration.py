@@ -8,7 +8,7 @@ that are not contiguous.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trn_validate.check import Check
-from trn_validate.kernels.opcheck.conduct import none, same_bits
+from trn_validate.kernels.opcheck.conduct import fault_of, none, same_bits
 from trn_validate.kernels.opcheck.subject import (
     Case,
     Subject,
@@ -122,7 +122,7 @@ def difference_checks(subject: Subject) -> tuple[Check, ...]:
     with warnings.catch_warnings():
         # It warns of float32 as such.
         warnings.simplefilter("ignore")
-        fault = _fault(
+        fault = fault_of(
             lambda: torch.autograd.gradcheck(
                 subject.function, leaves, eps=STEP, atol=ABSOLUTE, rtol=RELATIVE
             )
@@ -144,19 +144,10 @@ def compile_checks(
     torch.compiler.reset()
     compiled = torch.compile(subject.function, backend=backend, fullgraph=True, dynamic=False)
     found: list[Any] = []
-    fault = _fault(lambda: found.extend(results(compiled, inputs, grad)))
+    fault = fault_of(lambda: found.extend(results(compiled, inputs, grad)))
     differ = fault or [
         name
         for name, one, other in zip(labels(inputs), found, eager, strict=True)
         if not same_bits(one, other)
     ]
     return (none(compile_name(subject, dtype), differ),)
-
-
-def _fault(action: Callable[[], object]) -> list[str]:
-    """The error that ``action`` ends with, on one line, or nothing."""
-    try:
-        action()
-    except Exception as error:  # torch has no one class for what a wrong operator meets
-        return [f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"]
-    return []

@@ -1,0 +1,1 @@
+"""Wrong kernels, each of which a named check has to find."""
