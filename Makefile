@@ -87,6 +87,7 @@ bench: setup ## Run the benchmark
 
 defects: setup-dev ## Seed every defect and show which check stops it
 	$(PY) -m scripts.defects $(ARGS)
+	$(PY) -m scripts.kernel_defects
 
 soak: setup ## Run the CPU plan N times under other seeds, threads and load: N=
 	$(PY) -m scripts.soak --repeats $(call quote,$(N)) $(ARGS)

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.library import opcheck
 
 from tests.kernels.accuracy import assert_accurate, assert_same_bits, random, results
 from trn_validate.errors import KernelError
 from trn_validate.kernels import launches
-from trn_validate.kernels.swiglu import LAUNCHES, backward_op, forward_op, reference, swiglu
+from trn_validate.kernels.swiglu import LAUNCHES, reference, swiglu
 
 SHAPES = [(1, 7), (129, 130), (260, 520), (2, 2050)]
 DTYPES = [torch.float32, torch.bfloat16]
@@ -25,13 +24,6 @@ def test_it_is_as_accurate_as_torch(shape: tuple[int, int], dtype: torch.dtype, 
     inputs, grad = made(shape)
     with launches.on_cores(lnc):
         assert_accurate(swiglu, reference, inputs, grad, dtype)
-
-
-@pytest.mark.parametrize("scale", [1e-3, 30.0])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_it_is_as_accurate_for_tiny_and_large_inputs(dtype: torch.dtype, scale: float) -> None:
-    inputs, grad = made((130, 300), scale)
-    assert_accurate(swiglu, reference, inputs, grad, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -60,24 +52,6 @@ def test_every_launch_is_counted_and_nothing_else() -> None:
         assert launches.counts() == {name: times * count for name, count in LAUNCHES.items()}
     reference(gate, up).sum().backward()
     assert launches.counts() == {name: 3 * count for name, count in LAUNCHES.items()}
-
-
-def test_its_gradients_are_those_of_its_values() -> None:
-    gate, up = (torch.randn(5, 9, requires_grad=True) for _ in range(2))
-    assert torch.autograd.gradcheck(
-        swiglu, (gate, up), eps=1e-2, atol=2e-3, rtol=1e-2, nondet_tol=0.0
-    )
-
-
-@pytest.mark.parametrize("strided", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_operators_keep_what_they_declare(dtype: torch.dtype, strided: bool) -> None:
-    gate, up, grad = (torch.randn(130, 24).to(dtype) for _ in range(3))
-    if strided:
-        gate, up, grad = (torch.randn(24, 130).to(dtype).T for _ in range(3))
-    opcheck(forward_op, (gate.requires_grad_(), up.requires_grad_()))
-    opcheck(backward_op, (grad, gate.detach(), up.detach()))
-    assert launches.counts()["swiglu_forward"] > 0
 
 
 @pytest.mark.parametrize(
