@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from trn_validate.kernels.opcheck.accuracy import FROBENIUS, LARGEST, compared
+from trn_validate.kernels.opcheck.subject import Subject
 from trn_validate.kernels.opcheck.subject import results as results_of
 
 Function = Callable[..., torch.Tensor]
@@ -35,7 +36,8 @@ def assert_accurate(
     dtype: torch.dtype,
 ) -> None:
     """Errors of ``function`` are about those of ``reference`` in ``dtype``."""
-    found = compared(function, reference, tuple(one.to(dtype) for one in inputs), grad.to(dtype))
+    subject = Subject("test", function, reference, shapes={}, launches={})
+    found = compared(subject, tuple(one.to(dtype) for one in inputs), grad.to(dtype))
     assert len(found) == len(inputs) + 1
     for ratio in found:
         assert ratio.largest <= LARGEST

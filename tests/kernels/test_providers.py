@@ -80,12 +80,14 @@ def test_with_nki_and_no_device_it_is_the_simulator_and_says_why(
 
 
 def test_with_nki_and_a_device_it_is_the_device() -> None:
-    assert choose(real(Nki()), lambda: SimpleNamespace(nki_op=len)).name == "device"
+    found = choose(real(Nki()), lambda: SimpleNamespace(nki_op=len))
+    assert (found.name, found.device) == ("device", "neuron")
 
 
 def test_this_process_names_its_provider_and_the_reason() -> None:
     assert provider().name in ("device", "simulator", "interpreter")
     assert (provider().name == "device") == (provider().reason == "")
+    assert (provider().name == "device") == (provider().device != "cpu")
 
 
 @pytest.mark.parametrize("before", [None, "trn3"])

@@ -38,6 +38,8 @@ class Provider(Protocol):
     name: str
     reason: str
     """Why no better provider was taken."""
+    device: str
+    """Where tensors have to be, in torch's words."""
 
     def register(
         self, name: str, body: Callable[..., Any], fake: Callable[..., Any]
@@ -58,6 +60,7 @@ class Device:
 
     name = "device"
     reason = ""
+    device = "neuron"
 
     def __init__(self, nki_op: Callable[..., Any]) -> None:
         self.nki_op = nki_op
@@ -76,6 +79,8 @@ class Device:
 
 class _Host:
     """What the two providers without a device share: operators whose body is opaque to torch."""
+
+    device = "cpu"
 
     def register(
         self, name: str, body: Callable[..., Any], fake: Callable[..., Any]

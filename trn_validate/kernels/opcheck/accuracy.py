@@ -20,9 +20,9 @@ from trn_validate.kernels import launches
 from trn_validate.kernels.opcheck.subject import (
     CASES,
     Case,
-    Function,
     Subject,
     Tensors,
+    exact_results,
     labels,
     made,
     results,
@@ -69,14 +69,12 @@ def _ratio(error: float, its: float) -> float:
     return error / its if its > 0.0 else math.inf
 
 
-def compared(
-    function: Function, reference: Function, inputs: Tensors, grad: torch.Tensor
-) -> tuple[Ratios, ...]:
-    """Ratios of the output and of every gradient."""
-    found = results(function, inputs, grad)
-    low = results(reference, inputs, grad)
-    exact = results(reference, tuple(one.double() for one in inputs), grad.double())
-    return tuple(ratios(*three) for three in zip(found, low, exact, strict=True))
+def compared(subject: Subject, inputs: Tensors, grad: torch.Tensor) -> tuple[Ratios, ...]:
+    """Ratios of the output and of every gradient; torch computes on the CPU."""
+    found = results(subject.function, inputs, grad)
+    low = results(subject.reference, tuple(one.cpu() for one in inputs), grad.cpu())
+    exact = exact_results(subject, inputs, grad)
+    return tuple(ratios(one.cpu(), *two) for one, *two in zip(found, low, exact, strict=True))
 
 
 def accuracy_names(
@@ -98,7 +96,7 @@ def accuracy_checks(
     for case in cases:
         inputs, grad = made(subject, case, dtype, seed)
         with nullcontext() if case.cores is None else launches.on_cores(case.cores):
-            found = compared(subject.function, subject.reference, inputs, grad)
+            found = compared(subject, inputs, grad)
         for name, norm in zip(accuracy_names(subject, dtype, [case]), NORMS, strict=True):
             worst, label = _worst([getattr(one, norm) for one in found], labels(inputs))
             checks.append(

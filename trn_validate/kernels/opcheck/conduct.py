@@ -15,6 +15,7 @@ from trn_validate.kernels.opcheck.subject import (
     Subject,
     Tensors,
     copied,
+    exact_results,
     labels,
     made,
     results,
@@ -74,7 +75,7 @@ def conduct_checks(subject: Subject, dtype: torch.dtype, seed: int = 0) -> tuple
     calls = [results(subject.function, inputs, grad)]
     counted = launches.counts()
     calls += [results(subject.function, inputs, grad) for _ in range(CALLS - 1)]
-    exact = results(subject.reference, tuple(one.double() for one in inputs), grad.double())
+    exact = exact_results(subject, inputs, grad)
     changed, shared = _watched(subject, inputs, grad)
     names = labels(inputs)
     return (

@@ -8,6 +8,8 @@ from typing import Literal
 
 import torch
 
+from trn_validate.kernels.providers import provider
+
 Function = Callable[..., torch.Tensor]
 Tensors = tuple[torch.Tensor, ...]
 Shapes = tuple[tuple[int, ...], ...]
@@ -65,7 +67,10 @@ CASES = (
 def made(
     subject: Subject, case: Case, dtype: torch.dtype, seed: int = 0
 ) -> tuple[Tensors, torch.Tensor]:
-    """Inputs and the gradient of the output, in ``dtype``, from the seeds of case and caller."""
+    """Inputs and the gradient of the output, in ``dtype``, where kernels run.
+
+    Their values follow from the seeds of case and caller.
+    """
     generator = torch.Generator().manual_seed(1000 * seed + case.seed)
     scale = subject.large if case.scale == "large" else case.scale
     inputs = []
@@ -81,9 +86,11 @@ def made(
     with torch.no_grad():
         output = subject.reference(*inputs)
     grad = torch.randn(output.shape, dtype=torch.float64, generator=generator).to(dtype)
+    device = provider().device
+    there, above = [one.to(device) for one in inputs], grad.to(device)
     if case.strided:
-        return tuple(map(strided, inputs)), strided(grad)
-    return tuple(inputs), grad
+        return tuple(map(strided, there)), strided(above)
+    return tuple(there), above
 
 
 def strided(one: torch.Tensor) -> torch.Tensor:
@@ -101,6 +108,12 @@ def results(function: Function, inputs: Tensors, grad: torch.Tensor) -> Tensors:
     leaves = [copied(one).requires_grad_() for one in inputs]
     output = function(*leaves)
     return (output.detach(), *torch.autograd.grad(output, leaves, copied(grad)))
+
+
+def exact_results(subject: Subject, inputs: Tensors, grad: torch.Tensor) -> Tensors:
+    """What the reference gives in float64, on the CPU: accelerators have none."""
+    doubles = tuple(one.cpu().double() for one in inputs)
+    return results(subject.reference, doubles, grad.cpu().double())
 
 
 def copied(one: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ def _counted(function: Function) -> Function:
     def counted(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
         rows = x.shape[0]
         first = (2 * rows + 2) // 3
-        return function(x, torch.tensor([first, 0, rows - first]), *weights)
+        return function(x, torch.tensor([first, 0, rows - first], device=x.device), *weights)
 
     return counted
 
