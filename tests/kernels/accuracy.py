@@ -34,9 +34,10 @@ def assert_accurate(
     inputs: Sequence[torch.Tensor],
     grad: torch.Tensor,
     dtype: torch.dtype,
+    depth: int = 1,
 ) -> None:
     """Errors of ``function`` are about those of ``reference`` in ``dtype``."""
-    subject = Subject("test", function, reference, shapes={}, launches={})
+    subject = Subject("test", function, reference, shapes={}, launches={}, depth=depth)
     found = compared(subject, tuple(one.to(dtype) for one in inputs), grad.to(dtype))
     assert len(found) == len(inputs) + 1
     for ratio in found:

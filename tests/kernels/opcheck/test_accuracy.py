@@ -36,6 +36,13 @@ def test_in_float32_an_error_below_the_floor_passes_though_torch_is_exact() -> N
     assert found.largest <= 2.0
 
 
+def test_the_floor_grows_with_the_root_of_the_terms_of_a_sum() -> None:
+    found = off(4.0 * FLOOR * 9)
+    assert (
+        ratios(found, off(0.0), EXACT, 100).largest <= 2.0 < ratios(found, off(0.0), EXACT).largest
+    )
+
+
 def test_in_bfloat16_there_is_no_floor() -> None:
     found = ratios(off(0.02, torch.bfloat16), off(0.0, torch.bfloat16), EXACT)
     assert found == Ratios(math.inf, math.inf)

@@ -34,6 +34,8 @@ class Subject:
     """The tensors that a case scales; the others are near 1, or of the size of 1 / sqrt(n)."""
     large: float = 1e4
     """Scale of large inputs."""
+    depth: int = 1
+    """Terms of the longest sum behind a value, where kernel and torch take it in other orders."""
     centred: tuple[int, ...] = ()
     """The tensors that lie around 1, as the weight of a norm does."""
 
