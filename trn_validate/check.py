@@ -106,3 +106,10 @@ class Check(Record):
         unit = f" {self.unit}" if self.unit else ""
         detail = f" ({self.detail})" if self.detail else ""
         return f"{self.name}: {self.measured}{unit} {self.comparator} {self.limit}{unit}{detail}"
+
+
+def none_found(name: str, count: int, detail: str = "") -> Check:
+    """A check that holds where nothing of a kind was found; the detail says what was."""
+    return Check(
+        name=name, measured=count, comparator="==", limit=0, source="derived", detail=detail
+    )

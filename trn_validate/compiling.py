@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from trn_validate.check import Check
+from trn_validate.check import Check, none_found
 from trn_validate.describing import median, series
 from trn_validate.folded import Shape
 from trn_validate.launching import Trial
@@ -74,14 +74,7 @@ def _nothing(
     detail = f"rank {seen[0][0]}, {seen[0][1]}" if seen else f"{len(found)} ranks watched"
     if silent:
         detail = f"rank {silent[0]} left no record of its compilations"
-    return Check(
-        name=name,
-        measured=len(seen) + len(silent) if found else 1,
-        comparator="==",
-        limit=0,
-        source="derived",
-        detail=detail,
-    )
+    return none_found(name, len(seen) + len(silent) if found else 1, detail)
 
 
 def _shapes(name: str, shapes: Mapping[Shape, tuple[int, int]]) -> Check:

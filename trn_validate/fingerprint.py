@@ -96,12 +96,13 @@ def fingerprint(
     packages: Iterable[str] = PACKAGES,
 ) -> dict[str, str]:
     """Everything that takes part, by name; ``host_root`` is where the device is looked for."""
+    driver = loaded_driver(host_root)
     found = {
         "os": system(),
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "host root": str(host_root),
-        "driver": _driver(host_root),
+        "driver": ABSENT if driver is None else driver,
         "lnc": environment.get(_LNC, "default"),
         "devices": str(_devices(host_root)),
     }
@@ -129,12 +130,15 @@ def system() -> str:
     return f"{release.get('ID', '')} {release.get('VERSION_ID', '')}".strip()
 
 
-def _driver(root: Path) -> str:
+def loaded_driver(root: Path) -> str | None:
+    """Version of the driver that is loaded, as libnrt reads it; None where there is none.
+
+    modinfo tells of the file, which an upgrade replaces first.
+    """
     try:
-        # The driver that is loaded; modinfo tells of the file, which an upgrade replaces first.
         return (root / "sys/module/neuron/version").read_text("utf-8", "replace").strip()
     except OSError:
-        return ABSENT
+        return None
 
 
 def _devices(root: Path) -> int:

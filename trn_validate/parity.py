@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trn_validate.base import larger
-from trn_validate.check import Basis, Check
+from trn_validate.check import Basis, Check, none_found
 from trn_validate.folded import GlobalStep
 from trn_validate.limits import Bound, Deviations
 
@@ -136,14 +136,11 @@ def worst(found: Sequence[tuple[float, int]]) -> tuple[float, int]:
 
 
 def _none(name: str, steps: list[int], compared: int) -> Check:
-    return Check(
-        name=name,
-        # With nothing compared, nothing was found equal.
-        measured=len(steps) if compared else 1,
-        comparator="==",
-        limit=0,
-        source="derived",
-        detail=f"first at step {steps[0]}" if steps else f"{compared} steps compared",
+    # With nothing compared, nothing was found equal.
+    return none_found(
+        name,
+        len(steps) if compared else 1,
+        f"first at step {steps[0]}" if steps else f"{compared} steps compared",
     )
 
 

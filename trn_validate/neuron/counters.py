@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from trn_validate.base import Record
-from trn_validate.check import Check
+from trn_validate.check import Check, none_found
 from trn_validate.errors import MeasurementError
 from trn_validate.neuron.stream import Tally
 from trn_validate.neuron.sysfs import DEVICES, SUCCESS, read_sysfs
@@ -178,14 +178,7 @@ def _none(name: str, counted: list[dict[str, int]]) -> Check:
     # Both sources count the same events, so the larger sum counts, not the sum of both.
     worst = max(counted, key=lambda counts: sum(counts.values()))
     shown = ", ".join(f"{key}: {count}" for key, count in sorted(worst.items())[:8])
-    return Check(
-        name=name,
-        measured=sum(worst.values()),
-        comparator="==",
-        limit=0,
-        source="derived",
-        detail=shown,
-    )
+    return none_found(name, sum(worst.values()), shown)
 
 
 def _by_kind(counts: Iterable[tuple[str, Kind | None, int]]) -> dict[Kind, dict[str, int]]:

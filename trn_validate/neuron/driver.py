@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from trn_validate.base import Record
+from trn_validate.fingerprint import loaded_driver
+from trn_validate.neuron.files import held
 from trn_validate.neuron.finding import Finding, found
 from trn_validate.neuron.tools import Ask, Output
 
@@ -49,22 +51,14 @@ class Driver(Record):
 
 def read_driver(root: Path, ask: Ask) -> Driver:
     """Read all of it; what no source tells is empty."""
-    kernel = _kernel(root)
+    kernel = held(root / "proc/sys/kernel/osrelease") or ""
     return Driver(
-        loaded=driver_version(root),
+        loaded=loaded_driver(root) or "",
         on_disk=parse_modinfo(ask("modinfo", "-F", "version", MODULE)),
         kernel=kernel,
         headers=has_headers(root, kernel),
         built=_dkms(ask),
     )
-
-
-def driver_version(root: Path) -> str:
-    """Version of the loaded driver, or empty; /sys/module/neuron/version is what libnrt reads."""
-    try:
-        return (root / "sys/module/neuron/version").read_text("ascii", "replace").strip()
-    except OSError:
-        return ""
 
 
 def parse_modinfo(output: Output) -> str:
@@ -125,10 +119,3 @@ def _judge_built(driver: Driver) -> tuple[Finding, ...]:
 def _dkms(ask: Ask) -> tuple[Built, ...] | None:
     output = ask("dkms", "status")
     return parse_dkms(output.stdout) if output.ended == "exited" and output.status == 0 else None
-
-
-def _kernel(root: Path) -> str:
-    try:
-        return (root / "proc/sys/kernel/osrelease").read_text("ascii", "replace").strip()
-    except OSError:
-        return ""

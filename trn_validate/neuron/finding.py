@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from trn_validate.base import Record
-from trn_validate.check import Check
+from trn_validate.check import Check, none_found
 from trn_validate.neuron.catalogue import CATALOGUE
 
 T = TypeVar("T")
@@ -65,14 +65,7 @@ def none_of(name: str, findings: Iterable[Finding]) -> Check:
     bad = errors(findings)
     shown = " | ".join(str(finding) for finding in bad[:_SHOWN])
     rest = f" | and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-    return Check(
-        name=name,
-        measured=len(bad),
-        comparator="==",
-        limit=0,
-        source="derived",
-        detail=shown + rest,
-    )
+    return none_found(name, len(bad), shown + rest)
 
 
 def facts_of(findings: Iterable[Finding]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trn_validate.base import Record
+from trn_validate.neuron.files import entries
 from trn_validate.neuron.finding import Finding, found
 from trn_validate.neuron.neuron_ls import Listing
 
@@ -37,10 +38,10 @@ def open_devices(root: Path) -> dict[int, tuple[str, tuple[int, ...]]]:
     Other users' processes can only be looked into by root; neuron-ls has the same limit.
     """
     held = {}
-    for entry in _entries(root / "proc"):
+    for entry in entries(root / "proc"):
         if not entry.name.isdigit():
             continue
-        targets = (_target(link) for link in _entries(entry / "fd"))
+        targets = (_target(link) for link in entries(entry / "fd"))
         devices = {int(match[1]) for target in targets if (match := _NODE.fullmatch(target))}
         argv = _argv(entry)
         if devices and not is_own_tool(argv):
@@ -87,13 +88,6 @@ def _judge(holder: Holder) -> Finding:
     if not holder.visible:
         todo = "it is not visible here: look for it on the host and in the other containers"
     return found("cores_held", what, "neuron-ls and /proc", todo=todo)
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
 
 
 def _target(link: Path) -> str:

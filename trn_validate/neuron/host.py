@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trn_validate.base import Record
 from trn_validate.neuron.driver import Driver, judge_driver, read_driver
+from trn_validate.neuron.files import held
 from trn_validate.neuron.finding import Finding, found
 from trn_validate.neuron.holders import Holder, holders, judge_holders
 from trn_validate.neuron.kernel_log import KernelLog, read_kernel_log
@@ -41,7 +42,7 @@ def read_host(root: Path, ask: Ask, environment: Mapping[str, str]) -> HostFacts
     """Ask every source; nothing that one of them does ends this."""
     driver, listing = read_driver(root, ask), list_devices(ask)
     sample, log, sysfs = take_sample(ask), read_kernel_log(ask), read_sysfs(root)
-    held = holders(listing.value, root)
+    holding = holders(listing.value, root)
     unreadable = sysfs.unreadable if sysfs else ()
     told = (*judge_driver(driver), *listing.findings, *sample.findings, *log.findings)
     return HostFacts(
@@ -50,10 +51,10 @@ def read_host(root: Path, ask: Ask, environment: Mapping[str, str]) -> HostFacts
         listing=listing.value,
         sample=sample.value,
         kernel_log=log.value,
-        holders=held,
+        holders=holding,
         lnc_file=_lnc_file(root),
         lnc_variable=environment.get(LNC_VARIABLE) or environment.get(_LNC_OLDER, ""),
-        findings=(*told, *_unreadable(unreadable), *judge_holders(held)),
+        findings=(*told, *_unreadable(unreadable), *judge_holders(holding)),
     )
 
 
@@ -65,9 +66,6 @@ def _unreadable(files: tuple[str, ...]) -> tuple[Finding, ...]:
 
 
 def _lnc_file(root: Path) -> int | None:
-    try:
-        text = (root / LNC_FILE).read_text("ascii", "replace")
-    except OSError:
-        return None
+    text = held(root / LNC_FILE) or ""
     values = [line.partition("=")[2].strip() for line in text.splitlines() if LNC_VARIABLE in line]
     return int(values[-1]) if values and values[-1] in ("1", "2") else None

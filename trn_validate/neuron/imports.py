@@ -7,8 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from trn_validate.fingerprint import system
-from trn_validate.neuron.driver import driver_version
+from trn_validate.fingerprint import loaded_driver, system
 from trn_validate.neuron.finding import Finding, facts_of, none_of
 from trn_validate.neuron.lineage import (
     Answer,
@@ -69,7 +68,7 @@ def _versions(
     """The release that is installed, as facts, and what is wrong with the versions."""
     brought = system_packages(Tools(root).ask).value or {}
     # The driver that is loaded counts, not the package that waits for a reload.
-    driver = driver_version(root) or brought.get(DRIVER, "")
+    driver = loaded_driver(root) or brought.get(DRIVER, "")
     components = {**packages, **brought, **({DRIVER: driver} if driver else {})}
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     matched, told = judge_release(components, python, system(), load())

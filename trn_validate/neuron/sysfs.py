@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import Field
 
 from trn_validate.base import Record
+from trn_validate.neuron.files import entries, held
 
 DEVICES = "sys/devices/virtual/neuron_device"
 SUCCESS = "success"
@@ -71,7 +72,7 @@ def _device(index: int, folder: Path, unreadable: list[str]) -> SysDevice:
     return SysDevice(
         index=index,
         core_count=_count(folder / "core_count", unreadable),
-        instance=_text(folder / "info/architecture/instance_type") or "",
+        instance=held(folder / "info/architecture/instance_type") or "",
         ecc={name: count for name, count in counts.items() if count is not None},
         unhealthy=_unhealthy(hardware / "health_status/unhealthy_components", unreadable),
         cores=cores,
@@ -85,34 +86,24 @@ def _statuses(folder: Path, unreadable: list[str]) -> dict[str, int]:
 
 def _unhealthy(file: Path, unreadable: list[str]) -> tuple[str, ...]:
     try:
-        text = file.read_text("ascii", "replace")
+        told = file.read_text("ascii", "replace")
     except FileNotFoundError:
         return ()  # drivers before 2.30 have none
     except OSError:
         unreadable.append(str(file))
         return ()
-    named = (part.strip() for part in text.split(","))
+    named = (part.strip() for part in told.split(","))
     return tuple(part for part in named if part.lower() not in _HEALTHY)
 
 
 def _count(file: Path, unreadable: list[str]) -> int | None:
-    text = _text(file)
-    if text is not None and _NUMBER.fullmatch(text):
-        return int(text)
-    if text is not None or file.exists():
+    told = held(file)
+    if told is not None and _NUMBER.fullmatch(told):
+        return int(told)
+    if told is not None or file.exists():
         unreadable.append(str(file))
     return None
 
 
-def _text(file: Path) -> str | None:
-    try:
-        return file.read_text("ascii", "replace").strip()
-    except OSError:
-        return None
-
-
 def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in folder.iterdir())
-    except OSError:
-        return []
+    return [entry.name for entry in entries(folder)]

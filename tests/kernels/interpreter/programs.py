@@ -46,18 +46,25 @@ def run(body: Callable[..., object], *arguments: object, lnc: int = 1) -> tuple[
     return jit(body)[lnc](*arguments)
 
 
-def refused(body: Callable[[], object], *parts: str, lnc: int = 1) -> None:
-    """Run ``body`` as a kernel and see the error that has every one of ``parts``.
-
-    The parts have to name a rule, an operand and sizes, so at least three are asked for.
-    """
-    assert len(parts) >= 3
+def refusal(body: Callable[[], object], lnc: int = 1) -> str:
+    """Run ``body`` as a kernel and give the text of the KernelError that it ends with."""
 
     def kernel() -> Tensor:
         body()
         return stored(tile((1, 1)))
 
-    assert_says(lambda: run(kernel, lnc=lnc), parts)
+    with pytest.raises(KernelError) as caught:
+        run(kernel, lnc=lnc)
+    return str(caught.value)
+
+
+def absent(parts: Sequence[str], text: str) -> list[str]:
+    """Those of ``parts`` that are not in ``text``.
+
+    The parts have to name a rule, an operand and sizes, so at least three are asked for.
+    """
+    assert len(parts) >= 3
+    return [part for part in parts if part not in text]
 
 
 def assert_says(action: Callable[[], object], parts: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trn_validate.check import Check
+from trn_validate.check import Check, none_found
 from trn_validate.errors import KernelError
 from trn_validate.kernels import launches
 from trn_validate.kernels.opcheck.subject import (
@@ -29,14 +29,7 @@ CALLS = 3
 
 def none(name: str, found: list[str]) -> Check:
     """A check that nothing was found; the detail says what was."""
-    return Check(
-        name=name,
-        measured=len(found),
-        comparator="==",
-        limit=0,
-        source="derived",
-        detail=", ".join(found),
-    )
+    return none_found(name, len(found), ", ".join(found))
 
 
 def fault_of(action: Callable[[], object]) -> list[str]:
