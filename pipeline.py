@@ -82,6 +82,9 @@ def run(
     require_evidence: Annotated[
         bool, typer.Option("--require-evidence", help="Exit 3 on a rehearsal.")
     ] = False,
+    kernel: Annotated[
+        str | None, typer.Option(help="With --only kernels.nki: this kernel's op checks alone.")
+    ] = None,
     settings: Settings = None,
     reports: Reports = None,
     json_: AsJson = False,
@@ -92,15 +95,15 @@ def run(
     from trn_validate.selection import Selection
 
     _heed_signals()
-    return run_plan(
-        stages_of,
-        config,
-        path,
+    asked, chosen = (
         settings or [],
         Selection(only=only, start=from_, force=force, new=new, require_evidence=require_evidence),
-        reports=reports,
-        as_json=json_,
     )
+    if kernel is not None:
+        from trn_validate.trying import try_kernel
+
+        return try_kernel(config, path, asked, chosen, kernel, reports=reports, as_json=json_)
+    return run_plan(stages_of, config, path, asked, chosen, reports=reports, as_json=json_)
 
 
 def _heed_signals() -> None:

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,18 +52,44 @@ def run_again(run: Run, verdict: Verdict) -> Again:
     Raises:
         UsageError: it does not pass there.
     """
-    with tempfile.TemporaryDirectory(prefix="trn-validate-bench-") as reports:
-        shutil.copytree(run.folder, Path(reports) / run.name, copy_function=_link)
+    with _copied(run) as reports:
         began = time.monotonic()
         status, peak = _watched(_command(verdict, reports))
         seconds = time.monotonic() - began
+    _require(status, run, verdict)
+    return Again(verdict.stage, verdict.seconds, seconds, peak)
+
+
+def timed_pairs(run: Run, verdict: Verdict, pairs: int) -> Verdict:
+    """Run the stage that trains with kernels in a copy of its run, so many interleaved pairs.
+
+    Raises:
+        UsageError: it does not pass there.
+    """
+    with _copied(run) as reports:
+        status, _ = _watched([*_command(verdict, reports), "--set", f"kernel_pairs={pairs}"])
+        found = Run(Path(reports), run.name, run.checkout).read(verdict.stage)
+    _require(status, run, verdict)
+    if found is None:
+        raise UsageError(f"{verdict.stage} left no verdict", where=str(run.folder))
+    return found
+
+
+@contextmanager
+def _copied(run: Run) -> Iterator[str]:
+    """A reports folder with a copy of the run, until the context ends."""
+    with tempfile.TemporaryDirectory(prefix="trn-validate-bench-") as reports:
+        shutil.copytree(run.folder, Path(reports) / run.name, copy_function=_link)
+        yield reports
+
+
+def _require(status: int, run: Run, verdict: Verdict) -> None:
     if status != 0:
         raise UsageError(
             f"{verdict.stage} ended with status {status} when it was run again",
             where=str(run.folder),
             todo=f"See why: {verdict.rerun}",
         )
-    return Again(verdict.stage, verdict.seconds, seconds, peak)
 
 
 def _link(source: str, destination: str) -> None:

@@ -1,6 +1,6 @@
 """What the pipeline itself costs, and where a run's time goes; ``make bench`` prints it.
 
-    python -m scripts.bench [--reports FOLDER] [--repeat N] [--again STAGE]
+    python -m scripts.bench [--reports FOLDER] [--repeat N] [--again STAGE] [--kernel-pairs N]
 
 The figures come from the verdicts and rank records of the newest finished run, from a copy of it
 in which one stage is run again, from ``pipeline.py status``, which is started a few times, and from
@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.again import Again, run_again
+from scripts.again import Again, run_again, timed_pairs
 from scripts.costs import PHASES, StageCost, cost, newest_finished
 from scripts.synthetic import Judged, measure
 from trn_validate.errors import TrnValidateError, UsageError, exit_status
+from trn_validate.kernel_ops import STAGE as KERNELS
 from trn_validate.verdict import Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -141,6 +142,13 @@ def _again(again: Again) -> tuple[str, str]:
     )
 
 
+def speeds(verdict: Verdict) -> list[str]:
+    """What the stage that trains with kernels says of their speed, one line for each run."""
+    ending = ": speed"
+    told = [(k, fact) for k, fact in sorted(verdict.facts.items()) if k.endswith(ending)]
+    return [f"{name.removesuffix(ending)}, step with kernels: {fact}" for name, fact in told]
+
+
 def _table(costs: Sequence[StageCost]) -> list[str]:
     rows = [(c.stage, c.wall, c.own, *c.phases, c.other) for c in costs]
     total = ("total", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True)))
@@ -170,9 +178,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reports", type=Path, default=ROOT / "reports", help="folder of the runs")
     parser.add_argument("--repeat", type=int, default=5, help="how often status is started")
     parser.add_argument("--again", metavar="STAGE", help="stage to run again; none: no stage")
+    parser.add_argument(
+        "--kernel-pairs", type=int, default=0, help="pairs of runs with kernels and without to time"
+    )
     asked = parser.parse_args(arguments)
     if asked.repeat < 1:
         parser.error("--repeat has to be at least 1")
+    if asked.kernel_pairs != 0 and asked.kernel_pairs < 2:
+        parser.error("--kernel-pairs has to be at least 2")
     reports = asked.reports.absolute()
     try:
         run, verdicts = newest_finished(reports)
@@ -182,6 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         repeated = chosen(verdicts, asked.again)
         again = run_again(run, repeated) if repeated else None
         print(render(run.name, costs, status, judged, again), end="")
+        if asked.kernel_pairs > 1:
+            (kernels,) = (one for one in verdicts if one.stage == KERNELS)
+            print("\n".join(speeds(timed_pairs(run, kernels, asked.kernel_pairs))))
     except TrnValidateError as error:
         print(f"bench: {error}", file=sys.stderr)
         return exit_status(error)

@@ -8,6 +8,7 @@ from stages import (
     environment_device,
     environment_imports,
     kernels_compile,
+    kernels_nki,
     parallelism,
 )
 from trn_validate.config import Plan
@@ -20,6 +21,7 @@ FAMILIES: tuple[Family, ...] = (
     baseline_checkpoint.FAMILY,
     parallelism.FAMILY,
     kernels_compile.FAMILY,
+    kernels_nki.FAMILY,
 )
 """A stage runs only if all before it opened the gate."""
 

@@ -12,12 +12,14 @@ from trn_validate import plan
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.errors import ConfigError
+from trn_validate.folded import GlobalStep
 from trn_validate.records import Captured, Closing, Header, State, Step
 from trn_validate.spec import Degrees, RunSpec
 from trn_validate.verdict import Artifact, Compared, Execution, Host, Layout, Thing, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.yaml") if path.stem != "kernels")
+"""The plans; the list of kernels is none."""
 SHA = "ab" * 32
 
 
@@ -194,6 +196,23 @@ def step(number: int, **changes: Any) -> Step:
         "peak_memory_bytes": 1,
     }
     return Step(**(values | changes))
+
+
+def global_step(number: int, **changes: Any) -> GlobalStep:
+    """The same step over all ranks."""
+    values: dict[str, Any] = {
+        "step": number,
+        "loss": 7.6 - 0.1 * number,
+        "grad_norm": 1.5,
+        "tokens": 1024,
+        "rows": f"{number:032x}",
+        "loss_spread": 0.0,
+        "norm_spread": 0.0,
+        "split": "",
+        "seconds": 1.0,
+        "peak_memory_bytes": 1,
+    }
+    return GlobalStep(**(values | changes))
 
 
 def state(number: int, at: str = "end") -> State:

@@ -34,6 +34,8 @@ from trn_validate.config import Plan
 from trn_validate.execute import Executor
 from trn_validate.folding import fold, read_ranks
 from trn_validate.gate import PASSED, Gate, Standing
+from trn_validate.kernel_entry import Kernel
+from trn_validate.kernel_ops import MODULE as OPCHECK
 from trn_validate.ladder import resolve
 from trn_validate.launch import Cause, FakeLauncher, LaunchRequest, LaunchResult
 from trn_validate.launching import Trial, run_spec
@@ -45,6 +47,7 @@ from trn_validate.records import (
     Communication,
     Compilation,
     Header,
+    Kernels,
     Moment,
     Saved,
     State,
@@ -73,7 +76,7 @@ PARAMETERS = sum(math.prod(shape) for shape in TENSORS.values())
 NO_SIGNS = choose(Signs())
 """What a host with no accelerator shows, and the target that this selects."""
 
-AnyLine = Header | Step | State | Saved | Communication | Compilation | Closing
+AnyLine = Header | Step | State | Saved | Communication | Compilation | Kernels | Closing
 _PIDS = count(20_000)
 
 
@@ -150,6 +153,9 @@ def _probe(request: LaunchRequest) -> Launch:
         return Launch(request, answer=asked)
     if "trn_validate.lineage_probe" in request.argv:
         return Launch(request, answer=lineage_answer(request.env))
+    if OPCHECK in request.argv:
+        entry = Kernel.model_validate_json(Path(request.argv[-2]).read_bytes())
+        return Launch(request, answer=_operator(entry.name))
     module, distribution = request.argv[-3:-1]
     answer = {
         "module": module,
@@ -185,6 +191,17 @@ def lineage_answer(env: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def _operator(kernel: str) -> dict[str, Any]:
+    names = [f"{kernel} float32, {case}: largest error" for case in ("ragged", "one row")]
+    made = [check(name=name, measured=1.0, limit=2.0) for name in names]
+    return {
+        "provider": "interpreter",
+        "reason": "nki is not there",
+        "owed": names,
+        "checks": [one.model_dump(mode="json", exclude={"passed"}) for one in made],
+    }
+
+
 def _training(request: LaunchRequest) -> Launch:
     text = (request.folder / "spec.json").read_bytes()
     return _imagine(request, RunSpec.model_validate_json(text))
@@ -208,6 +225,18 @@ def _imagine(request: LaunchRequest, spec: RunSpec) -> Launch:
     if choice.export_safetensors:
         launch.tensors = dict(TENSORS)
     return launch
+
+
+def _kernels(spec: RunSpec) -> Kernels:
+    names = [use.name for use in spec.kernels]
+    each = 2 * spec.steps * spec.accumulation
+    return Kernels(
+        provider="interpreter",
+        reason="nki is not there",
+        replaced=dict.fromkeys(names, ("layers.0", "layers.1")),
+        left=dict.fromkeys(names, ()),
+        launches={name: n * each for use in spec.kernels for name, n in use.launches.items()},
+    )
 
 
 def _saved(step: int) -> Saved:
@@ -243,6 +272,8 @@ def _rank_lines(
         yield Compilation(
             blocks=spec.model.layers or 2, graphs=3, calls=18, compiled_calls=18, seconds=9.0
         )
+    if spec.kernels:
+        yield _kernels(spec)
     yield Closing(rank=rank, steps=spec.steps - first + 1, seconds={"train": 1.0})
 
 
@@ -775,12 +806,19 @@ def failing(verdict: Verdict) -> list[str]:
     return [check.name for check in verdict.failed_checks]
 
 
-def imagined(plan: Plan, name: str, *defects: Defect, **changes: Any) -> Trial:
+def imagined(
+    plan: Plan,
+    name: str,
+    *defects: Defect,
+    fields: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Trial:
     """A finished launch of the rung of that name, of which nothing is written.
 
-    ``changes`` are arguments of :func:`trn_validate.launching.run_spec`.
+    ``changes`` are arguments of :func:`trn_validate.launching.run_spec`, ``fields`` those of the
+    spec that it makes.
     """
-    launch = _launched(plan, name, defects, changes)
+    launch = _launched(plan, name, defects, changes, fields or {})
     result = LaunchResult(
         name=name, argv=(), cause=launch.cause, exit_status=0, seconds=0.5, what=launch.what
     )
@@ -789,14 +827,18 @@ def imagined(plan: Plan, name: str, *defects: Defect, **changes: Any) -> Trial:
 
 def imagined_ranks(plan: Plan, name: str, *defects: Defect) -> dict[int, RankRecord]:
     """What each rank of an imagined launch recorded, line by line."""
-    return _records(_launched(plan, name, defects, {}))
+    return _records(_launched(plan, name, defects, {}, {}))
 
 
 def _launched(
-    plan: Plan, name: str, defects: Iterable[Defect], changes: Mapping[str, Any]
+    plan: Plan,
+    name: str,
+    defects: Iterable[Defect],
+    changes: Mapping[str, Any],
+    fields: Mapping[str, Any],
 ) -> Launch:
     rung = next(r for ladder in plan.ladders for r in resolve(ladder) if r.name == name)
-    spec = run_spec(plan, rung, name, Path("unwritten"), **changes)
+    spec = run_spec(plan, rung, name, Path("unwritten"), **changes).model_copy(update=fields)
     launch = _imagine(request_of(plan, spec), spec)
     for defect in defects:
         defect(launch)

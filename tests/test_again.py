@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.again import run_again
+from scripts.again import run_again, timed_pairs
 from tests.builders import load_plan, verdict
 from trn_validate.errors import UsageError
 from trn_validate.run import Run
@@ -51,3 +51,23 @@ def test_it_runs_in_a_copy_and_is_timed(run: Run, elsewhere: tuple[str, ...]) ->
 def test_a_stage_that_does_not_pass_again_gives_no_figure(run: Run) -> None:
     with pytest.raises(UsageError, match=f"{STAGE} ended with status 4"):
         run_again(run, answered(run, "-c", "raise SystemExit(4)"))
+
+
+PAIRS = """
+import sys
+from pathlib import Path
+run = next(Path(sys.argv[sys.argv.index("--reports") + 1]).glob("[!.]*"))
+assert sys.argv[-2:] == ["--set", "kernel_pairs=4"], sys.argv
+text = (run / "given.json").read_text()
+(run / "parallelism.fsdp.json").write_text(text)
+"""
+
+
+def test_pairs_are_asked_of_a_copy_and_its_verdict_is_given(run: Run) -> None:
+    given = answered(run, "-c", PAIRS).model_copy(update={"facts": {"kernels: speed": "faster"}})
+    (run.folder / "given.json").write_text(given.to_json(), encoding="utf-8")
+    found = timed_pairs(run, given, 4)
+    assert found.facts == {"kernels: speed": "faster"}
+    assert run.read(STAGE) is None
+    with pytest.raises(UsageError, match="ended with status 4"):
+        timed_pairs(run, answered(run, "-c", "raise SystemExit(4)"), 4)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scripts.again import Again
-from scripts.bench import StatusCost, chosen, main, measure_status, render
+from scripts.bench import StatusCost, chosen, main, measure_status, render, speeds
 from scripts.costs import StageCost, cost, newest_finished
 from scripts.synthetic import Judged
 from stages import stages_of
@@ -233,3 +233,17 @@ def test_a_finished_run_is_shown(
     printed = capsys.readouterr()
     assert printed.out.startswith(f"run {run.name}: {len(stages_of(plan))} stages\n")
     assert printed.err == ""
+
+
+def test_the_speed_of_kernels_is_told_of_each_run_that_has_them() -> None:
+    facts = {
+        "kernels: speed": "slower: 1.2 to 1.3 times the step without, 5 pairs",
+        "kernels-compiled: speed": "no difference that can be told from the spread: 5 pairs",
+        "replaced": "trainer",
+    }
+    lines = speeds(verdict(facts=facts))
+    assert [line.partition(":")[0] for line in lines] == [
+        "kernels-compiled, step with kernels",
+        "kernels, step with kernels",
+    ]
+    assert lines[1].endswith("5 pairs")

@@ -52,6 +52,7 @@ STAGES = [
     FSDP,
     TP,
     COMPILE,
+    "kernels.nki",
 ]
 ALL_PASSED = f"REHEARSAL: all {len(STAGES)} stages passed"
 
@@ -301,6 +302,8 @@ def test_only_says_what_is_stale_now_and_the_next_run_repairs_it(desk: Desk) -> 
     assert desk.launched() == [
         *("save", "resume", "reload", "truncated", "missing"),
         *("fsdp", "tp", "compiled-baseline", "compiled-tp"),
+        *("ops-rmsnorm", "ops-swiglu", "ops-expert_mlp", "kernels", "kernels-compiled"),
+        *("experts-plain", "control", "experts"),
     ]
 
 
@@ -378,7 +381,7 @@ def test_a_plan_shows_every_stage_and_the_exact_commands_and_touches_nothing(
     assert desk.plan() == 0
     assert tree(tmp_path) == before
     assert set(actions(desk.out).values()) == {"run"}
-    assert desk.out.count("torch.distributed.run") == 5 + 5 + 2 + 2
+    assert desk.out.count("torch.distributed.run") == 5 + 5 + 2 + 2 + 5
     assert desk.out.count("trn_validate.import_probe") == 6
     assert desk.launched() == []
 

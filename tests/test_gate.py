@@ -52,6 +52,13 @@ ONE, TWO, THREE = "stub.one", "stub.two", "stub.three"
 EAGER, CHECKPOINT = "baseline.eager", "baseline.checkpoint"
 FSDP, TP = "parallelism.fsdp", "parallelism.tp"
 COMPILE, COMPILED = "kernels.compile", ["compiled-baseline", "compiled-tp"]
+NKI, KERNELS = (
+    "kernels.nki",
+    [
+        *("ops-rmsnorm", "ops-swiglu", "ops-expert_mlp", "kernels", "kernels-compiled"),
+        *("experts-plain", "control", "experts"),
+    ],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -294,9 +301,10 @@ def test_a_changed_value_makes_only_what_reads_it_stale(tmp_path: Path) -> None:
         "environment.device": "changed: plan",
         TP: "changed: plan",
         COMPILE: "changed: plan",
+        NKI: "changed: plan",
     }
     rig.plan = ladder_plan(tmp_path, "limits.loss_fall=0.03")
-    assert list(states(rig)) == [EAGER, CHECKPOINT, FSDP, TP, COMPILE]
+    assert list(states(rig)) == [EAGER, CHECKPOINT, FSDP, TP, COMPILE, NKI]
     rig.plan = ladder_plan(tmp_path, "accept_unsupported=[kernels.nki]")
     assert states(rig) == {}
 
@@ -313,7 +321,7 @@ def test_a_rung_that_is_added_leaves_the_others_fresh(tmp_path: Path) -> None:
     launched = len(rig.launched())
     assert rig.walk() == PASSED
     # What is compiled builds on every rung before it.
-    assert rig.launched()[launched:] == ["pp", *COMPILED]
+    assert rig.launched()[launched:] == ["pp", *COMPILED, *KERNELS]
 
 
 def test_changed_code_makes_everything_stale(tmp_path: Path) -> None:
@@ -355,7 +363,7 @@ def test_an_artifact_that_is_no_more_what_the_verdict_says_makes_it_stale(
     assert states(rig) == {FSDP: f"missing or changed: artifact {name}"}
     launched = len(rig.launched())
     assert rig.walk() == PASSED
-    assert rig.launched()[launched:] == ["fsdp", "tp", *COMPILED]
+    assert rig.launched()[launched:] == ["fsdp", "tp", *COMPILED, *KERNELS]
 
 
 def test_an_edited_seed_is_made_again_and_all_that_started_from_it(tmp_path: Path) -> None:
@@ -516,18 +524,20 @@ def test_one_wrong_step_of_one_layout_fails_there_and_nowhere_before(tmp_path: P
     assert [name for name, outcome in rig.outcomes().items() if outcome != "passed"] == [
         TP,
         COMPILE,
+        NKI,
     ]
 
 
 def test_two_ladders_climb_one_after_the_other(tmp_path: Path) -> None:
     rig = Rig(tmp_path, plan=two_ladders_plan(tmp_path))
     assert rig.walk() == PASSED
-    assert list(rig.outcomes())[-5:] == [
+    assert list(rig.outcomes())[-6:] == [
         FSDP,
         TP,
         "parallelism.full_fsdp",
         "parallelism.full_tp",
         COMPILE,
+        NKI,
     ]
 
     def ladder_of(launch: Launch) -> bool:

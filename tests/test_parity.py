@@ -8,26 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.builders import global_step as step
 from trn_validate.check import Basis, Check
 from trn_validate.folded import GlobalStep
 from trn_validate.limits import Deviations
 from trn_validate.parity import Limit, Noise, Tolerance, parity_checks, parity_names, worst
-
-
-def step(number: int, **changes: Any) -> GlobalStep:
-    values: dict[str, Any] = {
-        "step": number,
-        "loss": 7.6 - 0.1 * number,
-        "grad_norm": 1.5,
-        "tokens": 1024,
-        "rows": f"{number:032x}",
-        "loss_spread": 0.0,
-        "norm_spread": 0.0,
-        "split": "",
-        "seconds": 1.0,
-        "peak_memory_bytes": 1,
-    }
-    return GlobalStep(**(values | changes))
 
 
 def compare(candidate: list[GlobalStep], *, loss: float = 1e-6, norm: float = 1e-4) -> list[Check]:

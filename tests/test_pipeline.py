@@ -125,6 +125,7 @@ def test_the_stages_are_listed_with_what_each_asks(cli: Cli) -> None:
         "baseline.checkpoint",
         "parallelism.<rung>",
         "kernels.compile",
+        "kernels.nki",
     ]
     assert all(line.endswith("?") for line in done.stdout.splitlines())
 

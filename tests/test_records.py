@@ -16,6 +16,7 @@ from trn_validate.records import (
     Communication,
     Compilation,
     Failure,
+    Kernels,
     Line,
     Saved,
     Written,
@@ -27,6 +28,7 @@ from trn_validate.spec import (
     CompileChoice,
     DataChoice,
     Degrees,
+    KernelUse,
     ModelChoice,
     RunSpec,
 )
@@ -48,6 +50,13 @@ COMMUNICATION = Communication(step=7, calls={"all_reduce": 3}, bytes={"all_reduc
 COMPILATION = Compilation(
     blocks=2, graphs=3, calls=18, compiled_calls=18, breaks=("print",), seconds=9.5
 )
+KERNELS = Kernels(
+    provider="interpreter",
+    reason="nki is not there",
+    replaced={"rmsnorm": ("norm",)},
+    left={"rmsnorm": ()},
+    launches={"rmsnorm_forward": 6},
+)
 LINES: list[Written] = [
     header(),
     step(1),
@@ -56,6 +65,7 @@ LINES: list[Written] = [
     CAPTURED,
     COMMUNICATION,
     COMPILATION,
+    KERNELS,
     closing(1),
 ]
 FAILURE = Failure(rank=1, pid=7, at=1.5, type="ValueError", message="no", traceback="...")
@@ -65,6 +75,7 @@ EXAMPLES: list[Record] = [
     DataChoice(),
     CheckpointChoice(),
     CompileChoice(backend="inductor"),
+    KernelUse(name="k", override="a.k", replaces="a:A", by="a:B", launches={"k_forward": 1}),
     run_spec(),
     *LINES,
     FAILURE,
@@ -121,7 +132,7 @@ def test_a_process_is_told_from_a_later_one_that_got_its_id() -> None:
 def test_every_kind_of_line_has_a_name_of_its_own() -> None:
     kinds = [kind.model_fields["kind"].default for kind in get_args(get_args(Line)[0])]
     assert sorted(kinds) == sorted(line.kind for line in LINES)
-    assert len(set(kinds)) == len(kinds) == 8
+    assert len(set(kinds)) == len(kinds) == 9
 
 
 @pytest.mark.parametrize("values", [{}, {"kind": "other"}, {"kind": None}, []])

@@ -83,6 +83,22 @@ def load_rung(context: Context, rung: ResolvedRung) -> Reference:
     )
 
 
+def load_launch(context: Context, stage: str, name: str, like: Reference) -> Reference:
+    """Read one launch of an earlier stage, which ``like``'s seed and noise belong to.
+
+    Raises:
+        EvidenceError: it is missing, or not what the verdict says.
+    """
+    verdict, records = _load(context, stage, name)
+    folder = context.run.folder / f"{stage}/{verdict.attempt}/{name}"
+    yardstick = yardstick_of(records, kept(records, folder / "captures"), like.yardstick.noise)
+    return Reference(
+        seed=like.seed,
+        thing=_thing(name, verdict, records),
+        yardstick=yardstick.starting_from(like.yardstick),
+    )
+
+
 def _load(context: Context, stage: str, name: str, *others: str) -> tuple[Verdict, Records]:
     """A stage's verdict, and the records of one of its launches; every file is hashed first."""
     verdict = context.earlier.get(stage)

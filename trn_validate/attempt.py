@@ -32,7 +32,7 @@ class Attempt:
     @property
     def relative(self) -> str:
         """Its folder relative to the run folder, as verdicts name it."""
-        return f"{self.stage}/{self.number}"
+        return f"{self.stage}/{self.folder.name}"
 
     @property
     def left_behind(self) -> bool:

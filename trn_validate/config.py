@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from trn_validate.base import Record
 from trn_validate.flavors import FLAVORS, Shape
+from trn_validate.kernel_entry import Kernel
 from trn_validate.limits import Limits
 from trn_validate.spec import ATTENTION, DTYPE, RECOMPUTE, SPMD, DataChoice, ModelChoice
 
@@ -169,6 +170,10 @@ class PlanFile(Record):
     timeouts: Timeouts
     accept_unsupported: tuple[str, ...] = ()
     """Stages whose ``unsupported`` opens the gate."""
+    kernels: str | None = None
+    """File that lists the kernels; without it configs/kernels.yaml."""
+    kernel_pairs: _Positive = 1
+    """Runs with kernels that are timed, each beside one without; 1 times what is judged anyway."""
     paths: Annotated[dict[PathName, PathSection], Field(min_length=1)]
 
 
@@ -185,4 +190,6 @@ class Plan(Record):
     limits: Limits
     timeouts: Timeouts
     accept_unsupported: tuple[str, ...]
+    kernels: tuple[Kernel, ...]
+    kernel_pairs: int
     ladders: tuple[LadderSection, ...]

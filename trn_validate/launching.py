@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from trn_validate.check import Check
 from trn_validate.config import Plan
@@ -61,12 +62,9 @@ def run_spec(
 
     With ``captures`` it keeps gradients and parameters as the plan says.
     """
-    workload, folder = rung.ladder.workload, private / name
+    workload = rung.ladder.workload
     return RunSpec(
-        name=name,
-        records=str(folder / "records"),
-        dump=str(folder / DUMP),
-        stacks=str(folder / "stacks"),
+        **_place(private, name),
         device=plan.profile.device,
         model=rung.ladder.model.choice,
         data=workload.data,
@@ -89,6 +87,28 @@ def run_spec(
         digest_steps=digest_steps,
         capture=workload.captures if captures else "none",
     )
+
+
+def renamed(spec: RunSpec, name: str, private: Path) -> RunSpec:
+    """The same launch under another name, its files in ``private/name``."""
+    return spec.model_copy(update=dict(_place(private, name)))
+
+
+class _Place(TypedDict):
+    name: str
+    records: str
+    dump: str
+    stacks: str
+
+
+def _place(private: Path, name: str) -> _Place:
+    folder = private / name
+    return {
+        "name": name,
+        "records": str(folder / "records"),
+        "dump": str(folder / DUMP),
+        "stacks": str(folder / "stacks"),
+    }
 
 
 def request(plan: Plan, spec: RunSpec) -> LaunchRequest:

@@ -17,6 +17,7 @@ from trn_validate.records import (
     Communication,
     Compilation,
     Header,
+    Kernels,
     Line,
     Saved,
     State,
@@ -40,6 +41,7 @@ class Rank:
     saved: tuple[Saved, ...] = ()
     communication: Communication | None = None
     compilation: Compilation | None = None
+    kernels: Kernels | None = None
     closing: Closing | None = None
 
     @property
@@ -72,6 +74,7 @@ class RankRecord:
             saved=_of(Saved, lines),
             communication=next(iter(_of(Communication, lines)), None),
             compilation=next(iter(_of(Compilation, lines)), None),
+            kernels=next(iter(_of(Kernels, lines)), None),
             closing=next(iter(_of(Closing, lines)), None),
         )
         return cls(rank, steps, _of(Captured, lines))

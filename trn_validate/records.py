@@ -157,6 +157,24 @@ class Compilation(Record):
     """Wall seconds in the compiler."""
 
 
+class Kernels(Record):
+    """Which kernels this rank's model called, and how often."""
+
+    kind: Literal["kernels"] = "kernels"
+    provider: str
+    """What executed them: device, simulator or interpreter."""
+    reason: str
+    """Why nothing better did."""
+    replaced: dict[str, tuple[str, ...]]
+    """By kernel, the modules that call it."""
+    left: dict[str, tuple[str, ...]]
+    """By kernel, the modules that could and do not."""
+    launches: dict[str, int]
+    """Launches that were carried out while it trained, by the name they are counted under."""
+    traced: dict[str, int] = Field(default_factory=dict)
+    """Times that one was traced into a graph instead."""
+
+
 class Closing(Record):
     """The last line of a rank that did all its work; written before teardown."""
 
@@ -179,7 +197,7 @@ class Failure(Record):
     traceback: str
 
 
-Written = Header | Step | State | Captured | Saved | Communication | Compilation | Closing
+Written = Header | Step | State | Captured | Saved | Communication | Compilation | Kernels | Closing
 Line = Annotated[Written, Field(discriminator="kind")]
 
 

@@ -6,6 +6,7 @@
     reports/<run>/<stage>.json                    the verdict that stands
     reports/<run>/<stage>/<attempt>/              redacted records and logs, captures, checkpoints
     reports/<run>/<stage>/<attempt>/verdict.json  the verdict of that attempt, once replaced
+    reports/<run>/kernels.nki/try-<n>/            one kernel tried by itself: no attempt
     reports/.private/<run>/                       the twin: never bundled
         plan.yaml  redaction.json  hashes.json  lock
         <stage>/<attempt>/                        what the launch wrote, as it wrote it
@@ -112,6 +113,21 @@ class Run(VerdictFolder):
         used = [attempt.number for attempt in self.attempts(stage)]
         number = max(0, self._standing_attempt(stage) or 0, *used) + 1
         attempt = self._attempt(stage, number)
+        make_folder(attempt.private)
+        make_folder(attempt.folder)
+        return attempt
+
+    def new_try(self, stage: str) -> Attempt:
+        """Make the folders ``try-<n>`` of something that will be no attempt at a verdict.
+
+        Raises:
+            FolderError: they could not be made.
+        """
+        number = 1
+        while (self.private / stage / f"try-{number}").exists():
+            number += 1
+        name = f"{stage}/try-{number}"
+        attempt = Attempt(stage, number, self.folder / name, self.private / name)
         make_folder(attempt.private)
         make_folder(attempt.folder)
         return attempt

@@ -89,6 +89,20 @@ class CompileChoice(Record):
     """Dynamo backend, by the name under which it is registered."""
 
 
+class KernelUse(Record):
+    """A kernel in a model: what puts it in, and how to tell that it is called."""
+
+    name: str
+    override: str
+    """Import path of torchtitan's override."""
+    replaces: str
+    """``module:class`` whose instances could call the kernel."""
+    by: str
+    """``module:class`` of those that do, a subclass of it."""
+    launches: dict[str, int]
+    """Launches of one forward and backward of one module, by the name they are counted under."""
+
+
 class RunSpec(Record):
     """All that the ranks of one launch are told."""
 
@@ -133,6 +147,10 @@ class RunSpec(Record):
     count_communication: bool = False
     """Take one more step after the last, and count what it communicates."""
     compiled: CompileChoice | None = None
+    kernels: tuple[KernelUse, ...] = ()
+    """Kernels that are put into the model."""
+    overrides: tuple[str, ...] = ()
+    """Import paths of torchtitan overrides that put in no kernel."""
     hooks: tuple[str, ...] = ()
     """Import paths ``module:function`` that alter the trainer's config; tests alone set them."""
 

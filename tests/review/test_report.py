@@ -32,7 +32,7 @@ SECTIONS = [
     "## What was not validated",
 ]
 EAGER, FSDP, TP = "baseline.eager", "parallelism.fsdp", "parallelism.tp"
-COMPILE = "kernels.compile"
+COMPILE, NKI = "kernels.compile", "kernels.nki"
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def ladder_rows(standings: list[Standing], plan: Plan) -> list[dict[str, str]]:
 def test_the_first_line_says_rehearsal_and_the_outcome(rig: Rig) -> None:
     first = report(rig).splitlines()[0]
     number = len(rig.outcomes())
-    assert number == 7
+    assert number == 8
     assert first == f"**REHEARSAL: all {number} stages passed (not evidence: the target is cpu)**"
 
 
@@ -136,16 +136,17 @@ def test_the_stack_has_every_version_that_any_stage_saw(rig: Rig) -> None:
 
 def test_the_ladder_has_a_column_for_every_degree_and_a_row_for_every_layout(rig: Rig) -> None:
     rows = table(section(report(rig), "Ladder"))
-    assert [row["stage"] for row in rows] == [EAGER, "baseline.checkpoint", FSDP, TP, COMPILE]
+    assert [row["stage"] for row in rows] == [EAGER, "baseline.checkpoint", FSDP, TP, COMPILE, NKI]
     assert [[row[axis] for axis in AXES] for row in rows] == [
         ["1", "1", "1", "1", "1", "1"],
         ["1", "1", "1", "1", "1", "1"],
         ["1", "2", "1", "1", "1", "1"],
         ["1", "2", "2", "1", "1", "1"],
         ["1", "2", "2", "1", "1", "1"],
+        ["1", "2", "2", "1", "1", "1"],
     ]
-    assert [row["processes"] for row in rows] == ["1", "1", "2", "4", "4"]
-    assert [row["sequence parallel"] for row in rows] == ["-", "-", "-", "yes", "yes"]
+    assert [row["processes"] for row in rows] == ["1", "1", "2", "4", "4", "4"]
+    assert [row["sequence parallel"] for row in rows] == ["-", "-", "-", "yes", "yes", "yes"]
     assert {row["tokens per step"] for row in rows} == {"1024"}
 
 

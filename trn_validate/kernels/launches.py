@@ -19,6 +19,7 @@ from trn_validate.kernels.providers import provider
 Tensors = tuple[torch.Tensor, ...]
 
 _counts: Counter[str] = Counter()
+_traces: Counter[str] = Counter()
 _lock = threading.Lock()
 _cores: int | None = None
 
@@ -27,16 +28,27 @@ def counts() -> dict[str, int]:
     """Launches that were carried out since :func:`reset`, by kernel.
 
     Exact for ``simulator`` and ``interpreter``. On a device, a launch inside a compiled graph
-    does not pass through here: the executions that the runtime counts have to be read there.
+    does not pass through here; :func:`traces` has what was compiled into graphs.
     """
     with _lock:
         return dict(_counts)
+
+
+def traces() -> dict[str, int]:
+    """Times since :func:`reset` that a kernel was traced and not run, by kernel.
+
+    Guess: that on a device torch traces the body of an operator; the documentation of ``nki_op``
+    says that the body is its own fake.
+    """
+    with _lock:
+        return dict(_traces)
 
 
 def reset() -> None:
     """Count from zero."""
     with _lock:
         _counts.clear()
+        _traces.clear()
 
 
 def cores() -> int:
@@ -84,7 +96,7 @@ def launch(name: str, kernel: Any, *arguments: Any) -> Tensors:
     outputs = provider().run(kernel, cores(), arguments)
     found: Tensors = outputs if isinstance(outputs, tuple) else (outputs,)
     # On a device the body is its own fake: with fake tensors nothing ran.
-    if not any(is_fake(one) for one in found):
-        with _lock:
-            _counts[name] += 1
+    counter = _traces if any(is_fake(one) for one in found) else _counts
+    with _lock:
+        counter[name] += 1
     return found

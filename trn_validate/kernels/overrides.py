@@ -13,19 +13,14 @@ name                 replaces              by
 
 Stock GroupedExperts computes in bfloat16 whatever it is given, so ``plain_experts``, which like
 ``expert_mlp`` computes in the dtype of its rows, is what ``expert_mlp`` is compared with.
-
-torchtitan says nothing when an override matches no node while another does. So :func:`census`
-counts, in the model that was built, what was replaced and what was left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torchtitan.config.override import derive, override
 from torchtitan.models.common.feed_forward import FeedForward
@@ -93,12 +88,31 @@ def gate_and_up(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     Raises:
         KernelError: DTensors laid out differently, or in partial sums.
     """
-    if not isinstance(gate, DTensor):
-        return gated.swiglu(gate, up)
-    same = gate.placements
-    if not isinstance(up, DTensor) or up.placements != same or any(p.is_partial() for p in same):
-        raise KernelError("swiglu of DTensors that are laid out differently, or in partial sums")
-    return _mapped(gated.swiglu, gate, up, same, (same, same))
+    return elementwise(gated.swiglu, gate, up)
+
+
+def elementwise(
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    one: torch.Tensor,
+    other: torch.Tensor,
+) -> torch.Tensor:
+    """``function``, which takes each element by itself, of tensors or of DTensors laid out alike.
+
+    A kernel is given plain tensors, so each rank calls it on its part.
+
+    Raises:
+        KernelError: DTensors laid out differently, or in partial sums.
+    """
+    if not isinstance(one, DTensor):
+        return function(one, other)
+    same = one.placements
+    if not isinstance(other, DTensor) or other.placements != same or any(map(_partial, same)):
+        raise KernelError("DTensors that are laid out differently, or in partial sums")
+    return _mapped(function, one, other, same, (same, same))
+
+
+def _partial(placement: Placement) -> bool:
+    return placement.is_partial()
 
 
 class PlainGroupedExperts(GroupedExperts):
@@ -191,34 +205,3 @@ def plain_experts(config: GroupedExperts.Config) -> PlainGroupedExperts.Config:
     """Replace GroupedExperts by :class:`PlainGroupedExperts`."""
     replaced: PlainGroupedExperts.Config = derive(config, PlainGroupedExperts.Config)
     return replaced
-
-
-@dataclass(frozen=True)
-class Census:
-    """The modules of one kind in a model, by their fully qualified names."""
-
-    replaced: tuple[str, ...]
-    """They call the kernel."""
-    left: tuple[str, ...]
-    """They could call it, and do not."""
-
-
-KINDS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
-    "rmsnorm": (RMSNorm, KernelRMSNorm),
-    "swiglu": (FeedForward, KernelFeedForward),
-    "expert_mlp": (GroupedExperts, KernelGroupedExperts),
-}
-"""What each override replaces, and by what."""
-
-
-def census(model: nn.Module) -> dict[str, Census]:
-    """What each override replaced in ``model``, sharded or not, and what it left.
-
-    A subclass of the stock module, which no override claims, counts as left.
-    """
-    found: dict[str, Any] = {}
-    for name, (stock, ours) in KINDS.items():
-        modules = [(fqn, one) for fqn, one in model.named_modules() if isinstance(one, stock)]
-        replaced = tuple(fqn for fqn, one in modules if isinstance(one, ours))
-        found[name] = Census(replaced, tuple(fqn for fqn, _ in modules if fqn not in replaced))
-    return found

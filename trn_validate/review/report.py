@@ -20,7 +20,7 @@ from trn_validate.verdict import Verdict
 NAME = "report.md"
 
 NOT_VALIDATED = (
-    "NKI kernels, collectives and single operations on the device",
+    "collectives and single operations on the device",
     "health counters, held cores and the lineage of a Neuron stack, where the target is the CPU",
     "convergence: a few steps say nothing about a whole training run",
 )

@@ -24,6 +24,7 @@ from trn_validate.workload.capture import capture, perturb, stage_of
 from trn_validate.workload.clock import START
 from trn_validate.workload.comm import CommunicationCounter
 from trn_validate.workload.compiled import CompileWatch
+from trn_validate.workload.kernels import begin_counting, kernels_record
 from trn_validate.workload.saved import saved
 from trn_validate.workload.state import state_digests
 from trn_validate.workload.writer import RankWriter
@@ -185,6 +186,8 @@ class ProbedTrainer(Trainer):
         if 0 in self.run_spec.digest_steps:
             self.writer.state(self.step - 1, "start", state_digests(self))
         self._capture("start")
+        if self.run_spec.kernels:
+            begin_counting()
 
     def _local_loss(self) -> float:
         """This rank's loss if it is the one that is not finite, else NaN: the sum was refused."""
@@ -227,6 +230,8 @@ class ProbedTrainer(Trainer):
         if self.run_spec.checkpoint.save_interval is not None and self.writer.rank == 0:
             for line in saved(checkpoints_folder(self.run_spec)):
                 self.writer.write(line)
+        if self.run_spec.kernels:
+            self.writer.write(kernels_record(self.run_spec.kernels, self.model_parts))
         if self.run_spec.count_communication:
             self._count_communication()
         self.trained = True

@@ -55,7 +55,6 @@ def build_config(spec: RunSpec) -> ProbedTrainer.Config:
     if spec.device == "cpu":
         model.parallelize_fn = _sum_only(model.parallelize_fn)
     training, parallelism = batch_fields(spec, TrainingConfig, ParallelismConfig)
-    override = OVERRIDES[spec.attention]
     vocab_size = model.model.vocab_size
     return ProbedTrainer.Config(
         spec=spec.model_dump_json(),
@@ -86,8 +85,14 @@ def build_config(spec: RunSpec) -> ProbedTrainer.Config:
             train_timeout_seconds=spec.train_timeout_seconds,
         ),
         debug=DebugConfig(seed=spec.seed, deterministic=True),
-        override=OverrideConfig(imports=[override] if override else []),
+        override=OverrideConfig(imports=_overrides(spec)),
     )
+
+
+def _overrides(spec: RunSpec) -> list[str]:
+    attention = OVERRIDES[spec.attention]
+    kernels = (use.override for use in spec.kernels)
+    return [*([attention] if attention else []), *spec.overrides, *kernels]
 
 
 def _data(spec: RunSpec, vocab_size: int) -> InvariantDataLoader.Config:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from tests.defects.kernels.mutant import Mutant
+from tests.kernels.ours import EXPERT_MLP, RMSNORM, SWIGLU
 from trn_validate.kernels import expert_mlp, rmsnorm, swiglu
 from trn_validate.kernels.expert_blocks import Blocks, lay_out
 from trn_validate.kernels.namespace import nisa, nl
 from trn_validate.kernels.opcheck.subject import Subject
-from trn_validate.kernels.opcheck.subjects import EXPERT_MLP, RMSNORM, SWIGLU
 from trn_validate.kernels.tiles import ROWS, load, piece, pieces
 
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from tests.defects.kernels.mutant import Mutant
 from tests.defects.kernels.operators import EPS, Backward, Two, backward, forward, norm
+from tests.kernels.ours import EXPERT_MLP, RMSNORM
 from trn_validate.kernels.opcheck.subject import Subject
-from trn_validate.kernels.opcheck.subjects import EXPERT_MLP, RMSNORM
 
 
 def eps_outside(x: torch.Tensor, weight: torch.Tensor) -> Two:

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from tests.kernels.ours import RMSNORM
 from trn_validate.kernels import rmsnorm
 from trn_validate.kernels.opcheck.subject import Subject
-from trn_validate.kernels.opcheck.subjects import RMSNORM
 
 EPS = 1e-6
 Two = tuple[torch.Tensor, torch.Tensor]

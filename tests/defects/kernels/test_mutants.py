@@ -5,8 +5,8 @@ import pytest
 from tests.defects.kernels.mutant import FAMILIES, Mutant
 from tests.defects.kernels.mutants import MUTANTS
 from tests.defects.kernels.operators import norm
+from tests.kernels.ours import SUBJECTS
 from trn_validate.kernels.opcheck.run import DTYPES, check_names
-from trn_validate.kernels.opcheck.subjects import SUBJECTS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)

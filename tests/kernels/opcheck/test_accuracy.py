@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from tests.kernels.ours import SWIGLU
 from trn_validate.kernels.opcheck.accuracy import FLOOR, Ratios, accuracy_checks, ratios
 from trn_validate.kernels.opcheck.subject import Case
-from trn_validate.kernels.opcheck.subjects import SWIGLU
 
 EXACT = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
 

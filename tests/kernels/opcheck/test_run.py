@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.kernels.ours import SUBJECTS
 from trn_validate.kernels.opcheck.accuracy import accuracy_checks
 from trn_validate.kernels.opcheck.run import DTYPES, check_kernel, check_names
 from trn_validate.kernels.opcheck.subject import CASES
-from trn_validate.kernels.opcheck.subjects import SUBJECTS
 
 
 @pytest.mark.parametrize("name", SUBJECTS)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.kernels.ours import RMSNORM, SUBJECTS
 from trn_validate.kernels.opcheck.subject import CASES, Case, copied, made, strided
-from trn_validate.kernels.opcheck.subjects import RMSNORM, SUBJECTS
 
 
 def test_inputs_follow_from_the_seeds() -> None:
