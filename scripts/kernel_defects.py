@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from tests.defects.kernels.in_cpp import IN_CPP, missing
 from tests.defects.kernels.matrix import as_json, render, walk
 from tests.defects.kernels.mutants import MUTANTS
 
@@ -21,16 +22,19 @@ from tests.defects.kernels.mutants import MUTANTS
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check and print; gives the exit status."""
     parser = argparse.ArgumentParser(description="Check wrong kernels and show what finds them.")
-    names = [one.name for one in MUTANTS]
+    known = (*MUTANTS, *(() if missing() else IN_CPP))
+    names = [one.name for one in known]
     parser.add_argument("--only", action="append", choices=names, help="one wrong kernel")
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     asked = parser.parse_args(arguments)
     began = time.monotonic()
+    if missing():
+        print(f"left out: {len(IN_CPP)} compiled kernels: {missing()}", file=sys.stderr)
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - began:7.1f} s  {text}", file=sys.stderr)
 
-    rows = walk([one for one in MUTANTS if asked.only is None or one.name in asked.only], say)
+    rows = walk([one for one in known if asked.only is None or one.name in asked.only], say)
     print(as_json(rows) if asked.json else render(rows), end="")
     return 0 if all(row.caught for row in rows) else 1
 
