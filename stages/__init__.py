@@ -5,6 +5,7 @@ from __future__ import annotations
 from stages import (
     baseline_checkpoint,
     baseline_eager,
+    environment_collectives,
     environment_device,
     environment_imports,
     kernels_compile,
@@ -17,6 +18,7 @@ from trn_validate.stage import Family, Stage
 FAMILIES: tuple[Family, ...] = (
     environment_device.FAMILY,
     environment_imports.FAMILY,
+    environment_collectives.FAMILY,
     baseline_eager.FAMILY,
     baseline_checkpoint.FAMILY,
     parallelism.FAMILY,

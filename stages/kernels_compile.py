@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trn_validate.accepted import Reference, load_rung
+from trn_validate.collectives import lacking
 from trn_validate.comparison import comparison_checks, comparison_names, yardstick
 from trn_validate.compiling import compile_checks, compile_measures, compile_names
 from trn_validate.config import Plan
@@ -60,6 +61,9 @@ class _CompileStage:
     def run(self, context: Context) -> Findings:
         """Compile each layout, and hold it against its own eager run."""
         plan = context.plan
+        reasons = (lacking(context, rung) for _, rung in targets(plan))
+        if (reason := next(filter(None, reasons), None)) is not None:
+            return Findings(expects=(), unsupported=reason)
         findings = Findings(expects=_expects(plan))
         for name, rung in targets(plan):
             eager = load_rung(context, rung)

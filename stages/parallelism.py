@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trn_validate.accepted import load_reference
+from trn_validate.collectives import lacking
 from trn_validate.comparison import comparison_checks, comparison_names, yardstick
 from trn_validate.config import Plan
 from trn_validate.control import CONTROL, noise_measures
@@ -91,6 +92,8 @@ class _RungStage(_OfRung):
     def run(self, context: Context) -> Findings:
         """Train the same samples from the same weights in the rung's layout."""
         plan, rung = context.plan, self.rung
+        if (reason := lacking(context, rung)) is not None:
+            return Findings(expects=(), unsupported=reason)
         reference = load_reference(context, rung.ladder.name)
         place = Place(plan=plan, private=context.attempt.private, seed=reference.seed)
         findings = Findings(expects=comparison_names(rung.name))
@@ -134,6 +137,8 @@ class _ReferenceStage(_OfRung):
     def run(self, context: Context) -> Findings:
         """Make the ladder's seed, reference and control, run it again, save and resume it."""
         plan, rung = context.plan, self.rung
+        if (reason := lacking(context, rung)) is not None:
+            return Findings(expects=(), unsupported=reason)
         findings = Findings(expects=(*made_names(plan), *resume_names()))
         made = make_reference(context, rung)
         findings.checks += made.checks(plan)

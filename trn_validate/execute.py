@@ -200,6 +200,7 @@ def _found(answer: Answer, context: Context) -> dict[str, Any]:
         "layout": findings.layout,
         "measures": findings.measures,
         "series": findings.series,
+        "capabilities": tuple(findings.capabilities),
         "facts": findings.facts,
         "versions": findings.versions,
         "commands": tuple(context.commands),

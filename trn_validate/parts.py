@@ -67,6 +67,19 @@ class Compared(Record):
     """What besides the processes has to differ; ``processes`` for a rerun."""
 
 
+class Capability(Record):
+    """What a probe found of one operation at one number of processes."""
+
+    operation: str
+    processes: int
+    state: Literal["right", "wrong", "refused", "hung", "crashed", "unasked"]
+    """Only ``refused`` says that it is absent; ``unasked``: too much before it hung or crashed."""
+    detail: str = ""
+    """Names the rank, and what was found or the error."""
+    seconds: float = 0.0
+    """On the slowest rank."""
+
+
 class Problem(Record):
     """Why a stage could not measure, or what to look at after a failed check."""
 

@@ -197,6 +197,47 @@ class Failure(Record):
     traceback: str
 
 
+class ProbeHeader(Record):
+    """What a rank of a probe found when its process group was there."""
+
+    kind: Literal["probe"] = "probe"
+    rank: int
+    world_size: int
+    pid: int
+    started: float
+    """When the process began, in seconds since the epoch."""
+    device: str
+    """Device type on which its tensors really are."""
+    backend: str
+    """Of the process group."""
+    versions: dict[str, str]
+    hooks: tuple[str, ...]
+
+
+Phase = Literal["begun", "issued", "right", "wrong", "refused"]
+"""``issued``: handed to the process group and not yet done; the last three end an operation."""
+
+
+class Mark(Record):
+    """How far a rank came with one operation; a probe writes one line at each phase."""
+
+    kind: Literal["mark"] = "mark"
+    operation: str
+    phase: Phase
+    what: str = ""
+    """What was expected and found, or by which error it was refused."""
+    seconds: float = 0.0
+
+
+class ProbeClosing(Record):
+    """The last line of a rank that tried every operation; written before teardown."""
+
+    kind: Literal["probed"] = "probed"
+    operations: int
+
+
+ProbeLine = Annotated[ProbeHeader | Mark | ProbeClosing, Field(discriminator="kind")]
+
 Written = Header | Step | State | Captured | Saved | Communication | Compilation | Kernels | Closing
 Line = Annotated[Written, Field(discriminator="kind")]
 

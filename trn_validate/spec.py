@@ -16,6 +16,20 @@ DTYPE = Literal["float32", "bfloat16"]
 SPMD = Literal["spmd_types", "partial_dtensor"]
 RECOMPUTE = Literal["none", "selective", "full"]
 CAPTURE = Literal["none", "full", "sketch"]
+COLLECTIVE = Literal[
+    "barrier",
+    "broadcast",
+    "all_reduce",
+    "all_reduce_max",
+    "all_gather",
+    "all_gather_list",
+    "reduce_scatter",
+    "all_to_all",
+    "all_to_all_list",
+    "send_recv",
+    "objects",
+]
+"""Kinds of communication that a probe knows; ``list`` is the form that takes one tensor a rank."""
 
 AXES = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "ep")
 """Mesh axes in torchtitan's names; every one of them is a degree, 1 when unused."""
@@ -163,6 +177,53 @@ class RunSpec(Record):
     def tokens_per_step(self) -> int:
         """Tokens that all ranks together consume in one optimizer step."""
         return self.global_batch_size * self.seq_len
+
+
+class Groups(Record):
+    """Ranks in groups of ``size``, each group's ranks ``stride`` apart, as a mesh axis has them."""
+
+    size: Annotated[int, Field(ge=2)]
+    stride: Annotated[int, Field(ge=1)]
+
+    def __str__(self) -> str:
+        return f"groups of {self.size}, {self.stride} apart"
+
+
+class Collective(Record):
+    """One operation that a probe tries."""
+
+    kind: COLLECTIVE
+    dtype: Literal["float32", "bfloat16", "int64"] = "float32"
+    form: Literal["plain", "scalar", "strided", "uneven", "large"] = "plain"
+    """A short vector, a 0-d tensor, one with gaps, parts of different sizes, or 2**18 elements."""
+    groups: Groups | None = None
+    """The groups that it runs in, all at once; None is one group of all ranks."""
+
+    @property
+    def name(self) -> str:
+        """Name of the operation in a capability table, without its group."""
+        parts: list[str] = [self.kind]
+        parts += [] if self.kind in ("barrier", "objects") else [self.dtype]
+        return " ".join(parts if self.form == "plain" else [*parts, self.form])
+
+    def __str__(self) -> str:
+        return self.name if self.groups is None else f"{self.name} in {self.groups}"
+
+
+class CollectivesSpec(Record):
+    """All that the ranks of a probe of collectives are told."""
+
+    name: str
+    records: str
+    stacks: str
+    device: Literal["cpu", "neuron"]
+    backend: str
+    """Of the process group."""
+    operations: tuple[Collective, ...]
+    seconds: float
+    """Time limit of one operation."""
+    hooks: tuple[str, ...] = ()
+    """Import paths ``module:function`` that spoil what communicates; tests alone set them."""
 
 
 def checkpoints_folder(spec: RunSpec) -> Path:

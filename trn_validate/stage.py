@@ -17,7 +17,15 @@ from trn_validate.errors import MeasurementError
 from trn_validate.launch import Launcher, LaunchRequest, LaunchResult
 from trn_validate.run import Attempt, Run
 from trn_validate.target import Choice
-from trn_validate.verdict import Command, Compared, Execution, Layout, Problem, Verdict
+from trn_validate.verdict import (
+    Capability,
+    Command,
+    Compared,
+    Execution,
+    Layout,
+    Problem,
+    Verdict,
+)
 
 
 @dataclass(kw_only=True)
@@ -32,6 +40,7 @@ class Findings:
     execution: Execution | None = None
     measures: dict[str, float] = field(default_factory=dict)
     series: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    capabilities: list[Capability] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)

@@ -17,6 +17,7 @@ from trn_validate.check import Check
 from trn_validate.errors import EvidenceError
 from trn_validate.parts import (
     Artifact,
+    Capability,
     Command,
     Compared,
     Execution,
@@ -30,6 +31,7 @@ from trn_validate.parts import (
 __all__ = [
     "SCHEMA_VERSION",
     "Artifact",
+    "Capability",
     "Command",
     "Compared",
     "Execution",
@@ -86,6 +88,8 @@ class Verdict(Record):
     """Single figures that no check judges: tokens_per_second, peak_memory_bytes and the like."""
     series: dict[str, tuple[Real, ...]] = Field(default_factory=dict)
     """Figures per step at full precision."""
+    capabilities: tuple[Capability, ...] = ()
+    """What each probed operation came to."""
     facts: dict[str, str] = Field(default_factory=dict)
     """What was found and is not a number."""
     versions: dict[str, str] = Field(default_factory=dict)

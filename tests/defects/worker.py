@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tests.defects.queue import POLL_SECONDS, Queue
 from trn_validate.spec import RunSpec
-from trn_validate.workload.__main__ import _answer_stack_requests, _record_failure
 from trn_validate.workload.clock import START
+from trn_validate.workload.rank import answer_stack_requests, record_failure
 
 _PATIENCE = 20.0
 """Seconds that a rank which raised waits for the others to end the job too."""
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--device", required=True)
     asked = parser.parse_args()
     queue = Queue(asked.queue)
-    _answer_stack_requests(asked.queue / "stacks")
+    answer_stack_requests(asked.queue / "stacks")
 
     from trn_validate.workload import device
 
@@ -46,7 +46,7 @@ def main() -> None:
         try:
             _train(spec)
         except BaseException as error:
-            _record_failure(spec.parent / "records", error)
+            record_failure(spec.parent / "records", error)
             print(f"job {number} of rank {rank} raised {type(error).__name__}", file=sys.stderr)
             queue.done(number, rank, ok=False)
             # The others raised too, or they wait in a collective that this rank left.

@@ -111,5 +111,11 @@ VARIABLES: Mapping[str, Entry] = {
 }
 """Of environment variables, seen by environment.imports before and after ``import torch``."""
 
-CATALOGUE: Mapping[str, Entry] = {**HOST, **PACKAGES, **LINEAGE, **VARIABLES}
+COLLECTIVES: Mapping[str, Entry] = {
+    "nccom_failed": _error("run the command of the verdict by hand; no torch is involved in it"),
+    "nccom_unreported": _error("run the command of the verdict by hand, and look at its report"),
+}
+"""Of the vendor's own test of collectives, run by environment.collectives."""
+
+CATALOGUE: Mapping[str, Entry] = {**HOST, **PACKAGES, **LINEAGE, **VARIABLES, **COLLECTIVES}
 """Every finding by its id."""

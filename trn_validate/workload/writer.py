@@ -58,7 +58,7 @@ class RankWriter:
                 pid=os.getpid(),
                 started=psutil.Process().create_time(),
                 python=platform.python_version(),
-                versions=_versions(),
+                versions=versions(),
                 torchtitan_device=utils.device_type,
                 parameter_device=parameter.device.type,
                 comm_backend=dist.get_backend(),
@@ -95,7 +95,8 @@ class RankWriter:
         self.write(Closing(rank=self.rank, steps=self.steps, seconds=seconds))
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Versions of the packages that compute, as far as they are installed."""
     found = {}
     for name in _PACKAGES:
         try:
