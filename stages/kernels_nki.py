@@ -15,6 +15,7 @@ from stages.kernels_compile import COMPILED, targets
 from stages.kernels_compile import FAMILY as COMPILE
 from stages.kernels_compile import specs as compile_specs
 from trn_validate.accepted import Reference, load_launch, load_rung
+from trn_validate.collectives import lacking
 from trn_validate.comparison import comparison_checks, comparison_names, yardstick
 from trn_validate.compiling import compile_checks, compile_names
 from trn_validate.config import Model, Plan
@@ -80,6 +81,8 @@ class _KernelStage:
 
     def run(self, context: Context) -> Findings:
         """Train with kernels, and hold each run against the same one without."""
+        if (reason := lacking(context, layout(context.plan))) is not None:
+            return Findings(expects=(), unsupported=reason)
         findings = Findings(expects=())
         _operators(context, findings)
         accepted = load_rung(context, layout(context.plan))

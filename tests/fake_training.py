@@ -26,10 +26,11 @@ from typing import Any
 import pytest
 
 from stages import environment_device, stages_of
+from tests import fake_collectives
 from tests.builders import ROOT, check, load_plan, raw_plan
 from tests.fake_captures import MOMENTS, SHAPES, Keeps
 from trn_validate import plan as plans
-from trn_validate import runner
+from trn_validate import probing, runner
 from trn_validate.config import Plan
 from trn_validate.execute import Executor
 from trn_validate.folding import fold, read_ranks
@@ -96,6 +97,8 @@ class Launch:
     """Whether the checkpoints have their .metadata."""
     tensors: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """What the export holds."""
+    probed: fake_collectives.Lines = field(default_factory=dict)
+    """What each rank of a probe of collectives writes."""
     keeps: Keeps | None = None
     """Gradients and parameters."""
     refusal: str = ""
@@ -156,6 +159,10 @@ def _probe(request: LaunchRequest) -> Launch:
     if OPCHECK in request.argv:
         entry = Kernel.model_validate_json(Path(request.argv[-2]).read_bytes())
         return Launch(request, answer=_operator(entry.name))
+    if probing.MODULE in request.argv:
+        return Launch(request, probed=fake_collectives.imagined(request))
+    if request.argv[0].endswith("nccom-test"):
+        return Launch(request, answer=NCCOM_REPORT)
     module, distribution = request.argv[-3:-1]
     answer = {
         "module": module,
@@ -166,6 +173,10 @@ def _probe(request: LaunchRequest) -> Launch:
         "seconds": 0.25,
     }
     return Launch(request, answer=answer)
+
+
+NCCOM_REPORT = {"results": [{"size(B)": 1024, "type": "fp32", "time:avg(us)": 6.19}]}
+"""What the vendor's test of collectives reports."""
 
 
 def lineage_answer(env: Mapping[str, str]) -> dict[str, Any]:
@@ -377,6 +388,8 @@ def _write(launch: Launch) -> None:
     (folder / "output.log").write_text(launch.log)
     if launch.answer is not None:
         Path(launch.request.argv[-1]).write_text(json.dumps(launch.answer))
+    if launch.probed:
+        fake_collectives.write(launch.request, launch.probed)
     if launch.spec is None:
         return
     records = Path(launch.spec.records)
@@ -585,6 +598,17 @@ def ends(
         for rank, lines in launch.lines.items():
             early = (line for line in lines if getattr(line, "step", 0) <= after)
             launch.lines[rank] = [line for line in early if not isinstance(line, Closing)]
+
+    return apply
+
+
+def probe(*spoils: fake_collectives.Spoil) -> Defect:
+    """A defect in what the ranks of a probe of collectives write."""
+
+    def apply(launch: Launch) -> None:
+        if launch.probed:
+            for spoil in spoils:
+                spoil(launch.probed)
 
     return apply
 

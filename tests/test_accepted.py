@@ -22,7 +22,12 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     """A run whose reference was made."""
     calm_host(monkeypatch)
     rig = Rig(tmp_path)
-    for stage in ("environment.device", "environment.imports", "baseline.eager"):
+    for stage in (
+        "environment.device",
+        "environment.imports",
+        "environment.collectives",
+        "baseline.eager",
+    ):
         assert rig.walk(only=stage) == PASSED
     yield rig
 

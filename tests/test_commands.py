@@ -47,6 +47,7 @@ COMPILE = "kernels.compile"
 STAGES = [
     "environment.device",
     "environment.imports",
+    "environment.collectives",
     EAGER,
     "baseline.checkpoint",
     FSDP,
@@ -381,7 +382,7 @@ def test_a_plan_shows_every_stage_and_the_exact_commands_and_touches_nothing(
     assert desk.plan() == 0
     assert tree(tmp_path) == before
     assert set(actions(desk.out).values()) == {"run"}
-    assert desk.out.count("torch.distributed.run") == 5 + 5 + 2 + 2 + 5
+    assert desk.out.count("torch.distributed.run") == 2 + 5 + 5 + 2 + 2 + 5
     assert desk.out.count("trn_validate.import_probe") == 6
     assert desk.launched() == []
 

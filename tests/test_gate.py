@@ -100,9 +100,10 @@ def test_the_whole_cpu_plan_passes_end_to_end(tmp_path: Path) -> None:
     rig = Rig(tmp_path, plan=cpu_plan())
     assert rig.walk() == PASSED
     assert set(rig.outcomes().values()) == {"passed"}
-    assert list(rig.outcomes())[:4] == [
+    assert list(rig.outcomes())[:5] == [
         "environment.device",
         "environment.imports",
+        "environment.collectives",
         EAGER,
         CHECKPOINT,
     ]
@@ -296,9 +297,10 @@ def test_a_changed_value_makes_only_what_reads_it_stale(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.walk()
     rig.plan = ladder_plan(tmp_path, "paths.native.ladders.0.rungs.tp.tp=4")
-    # The widest rung is larger, which environment.device asks memory for.
+    # The widest rung is larger: environment.device asks memory for it, and its ranks communicate.
     assert states(rig) == {
         "environment.device": "changed: plan",
+        "environment.collectives": "changed: plan",
         TP: "changed: plan",
         COMPILE: "changed: plan",
         NKI: "changed: plan",

@@ -121,6 +121,7 @@ def test_the_stages_are_listed_with_what_each_asks(cli: Cli) -> None:
     assert names == [
         "environment.device",
         "environment.imports",
+        "environment.collectives",
         "baseline.eager",
         "baseline.checkpoint",
         "parallelism.<rung>",

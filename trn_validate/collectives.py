@@ -83,9 +83,23 @@ def needs(rung: ResolvedRung) -> tuple[Collective, ...]:
 
 
 def needed(plan: Plan, world: int) -> frozenset[str]:
-    """Names of all that any rung with so many processes needs."""
+    """Names of what may neither hang nor crash with so many processes.
+
+    What any layout of a dense model needs, whether the plan has that layout or not, so that a rung
+    that is added asks nothing anew; and what its own rungs with experts need.
+    """
     rungs = (rung for rung in _rungs(plan) if rung.degrees.world_size == world)
-    return frozenset(str(one) for rung in rungs for one in needs(rung))
+    own = [one for rung in rungs if rung.degrees.ep > 1 for one in needs(rung)]
+    return frozenset(map(str, (*own, *filter(_essential, operations(plan, world)))))
+
+
+def _essential(operation: Collective) -> bool:
+    if operation.kind in ("barrier", "objects"):
+        return operation.groups is None
+    if operation.form == "scalar":
+        return operation.kind == "all_reduce"
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "send_recv")
+    return operation.kind in kinds and operation.form == "plain" and operation.dtype != "int64"
 
 
 def lacking(context: Context, rung: ResolvedRung) -> str | None:

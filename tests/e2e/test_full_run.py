@@ -10,6 +10,7 @@ import pytest
 
 from stages import stages_of
 from tests.e2e.conftest import Finished, pipeline
+from trn_validate.collectives import needed
 from trn_validate.evidence import evidence
 from trn_validate.plan import load
 from trn_validate.spec import Degrees
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.e2e
 
 PLAN = load(Path("configs/cpu.yaml"))
 STAGES = [stage.id for stage in stages_of(PLAN)]
+TRAINED = [stage for stage in STAGES if not stage.startswith("environment.")]
 
 
 def verdicts(finished: Finished) -> dict[str, Verdict]:
@@ -52,7 +54,7 @@ def test_stdout_says_where_the_verdicts_are(full_run: Finished) -> None:
 
 
 def test_a_comparison_names_two_different_things(full_run: Finished) -> None:
-    for stage in STAGES[2:]:
+    for stage in TRAINED:
         pairs = verdicts(full_run)[stage].compared
         assert pairs
         for pair in pairs:
@@ -64,7 +66,7 @@ def test_a_comparison_names_two_different_things(full_run: Finished) -> None:
 
 def test_tokens_per_step_are_the_same_in_every_layout(full_run: Finished) -> None:
     layouts = {s: v.layout for s, v in verdicts(full_run).items() if v.layout is not None}
-    assert list(layouts) == STAGES[2:]
+    assert list(layouts) == TRAINED
     assert {layout.tokens_per_step for layout in layouts.values()} == {1024}
     assert layouts["parallelism.tp"].degrees == Degrees(dp_shard=2, tp=2)
     assert layouts["parallelism.pp"].degrees == Degrees(pp=2)
@@ -76,7 +78,7 @@ def test_gradients_and_parameters_of_every_rung_are_within_limits_that_a_control
 ) -> None:
     control = verdicts(full_run)["baseline.eager"].measures["control_gradient_relative"]
     assert control > 0.0
-    for stage in STAGES[4:]:
+    for stage in TRAINED[2:]:
         checks = verdicts(full_run)[stage].checks
         judged = [c for c in checks if c.name.endswith("gradient of step 1")]
         assert judged
@@ -95,6 +97,19 @@ def test_communication_is_that_of_the_layout(full_run: Finished) -> None:
     assert kinds("parallelism.ddp") == {"all_reduce"}
     assert kinds("parallelism.fsdp") >= {"all_gather", "reduce_scatter"}
     assert kinds("parallelism.pp") >= {"send", "recv"}
+
+
+def test_every_collective_has_an_answer_at_every_number_of_processes(full_run: Finished) -> None:
+    found = verdicts(full_run)["environment.collectives"].capabilities
+    states = {(one.processes, one.operation): one.state for one in found}
+    assert {world for world, _ in states} == {2, 4}
+    for world in (2, 4):
+        right = {name for (w, name), state in states.items() if (w, state) == (world, "right")}
+        assert right >= needed(PLAN, world)
+        # gloo moves whole tensors alone in this form, and says so.
+        assert states[world, "all_to_all_list float32 uneven"] == "refused"
+    assert states[4, "reduce_scatter float32 in groups of 2, 2 apart"] == "right"
+    assert "unasked" not in states.values()
 
 
 def test_compiled_blocks_ran_compiled_and_once(full_run: Finished) -> None:
@@ -152,8 +167,8 @@ def test_plan_keeps_what_is_fresh_and_shows_each_command(full_run: Finished) -> 
     assert plan.status == 0
     lines = plan.stdout.splitlines()
     assert sum(line.startswith("keep ") for line in lines) == len(STAGES)
-    # 5 of the baseline, 5 of the checkpoint, 6 rungs, 2 compiled.
-    assert sum("torch.distributed.run" in line for line in lines) == 18
+    # 2 of the collectives, 5 of the baseline, 5 of the checkpoint, 6 rungs, 2 compiled.
+    assert sum("torch.distributed.run" in line for line in lines) == 20
 
 
 def test_an_edited_verdict_is_never_read_as_a_pass(copied_run: Path) -> None:

@@ -103,6 +103,7 @@ class Machine:
         ):
             self.says(name, recorded(file))
         self.says("modinfo -F", f"{DRIVER}\n")
+        self.says("nccom-test", "")
         if self.devices == 1:
             self.change("neuron-monitor", small_record)
 
@@ -154,7 +155,7 @@ class Machine:
             case = f"'{option}') cat {answer}; echo '{output.stderr}' >&2; {ending};;"
             scripts.setdefault(tool, []).append(case)
         for tool, cases in scripts.items():
-            folder = "opt/aws/neuron/bin" if tool.startswith("neuron-") else "usr/bin"
+            folder = "opt/aws/neuron/bin" if tool.startswith(("neuron-", "nccom")) else "usr/bin"
             body = "\n".join(cases)
             file = put(self.root / folder / tool, f'#!/bin/sh\ncase "$1" in\n{body}\nesac\n')
             file.chmod(0o755)

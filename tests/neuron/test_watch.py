@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def counts(machine: Machine, **statuses: int) -> Defect:
     """Every launch of ranks is seen by the driver."""
 
     def apply(launch: Launch) -> None:
-        if launch.spec is not None:
+        if launch.spec is not None or launch.probed:
             for name, number in (statuses or {"success": 5}).items():
                 file = machine.device(0) / f"neuron_core0/stats/status/{name}/total"
                 machine.count(0, 0, name, int(file.read_text()) + number)
@@ -39,12 +40,17 @@ def counts(machine: Machine, **statuses: int) -> Defect:
     return apply
 
 
-def verdict(machine: Machine, *defects: Defect) -> Verdict:
-    """What the first stage that trains says on this machine."""
+def verdict(
+    machine: Machine, *defects: Defect, damage: Callable[[], object] = lambda: None
+) -> Verdict:
+    """What the first stage that trains says on this machine, damaged before it."""
     plan = plans.load(ROOT / "configs/trn2.3xlarge.yaml")
-    rig = Rig(machine.root.parent, *defects, plan=plan, choice=machine.install())
-    for stage in ("environment.device", "environment.imports", STAGE):
+    rig = Rig(machine.root.parent, counts(machine), plan=plan, choice=machine.install())
+    for stage in ("environment.device", "environment.imports", "environment.collectives"):
         rig.walk(only=stage)
+    damage()
+    rig.spoil(*defects)
+    rig.walk(only=STAGE)
     return rig.verdict(STAGE)
 
 
@@ -79,7 +85,9 @@ def test_a_stage_that_ran_on_the_device_owes_the_counts_and_passes(small: Machin
     assert found.outcome is Outcome.PASSED
     assert found.expects[-len(CHECKS) :] == CHECKS
     assert found.execution is not None
-    assert (found.execution.before, found.execution.after) == (14, 14 + 5 * 5)
+    before, after = found.execution.before, found.execution.after
+    assert before is not None and before > 14, "an earlier stage ran on the device too"
+    assert after == before + 5 * 5
 
 
 def test_a_stage_of_which_the_device_counted_nothing_fails(small: Machine) -> None:
@@ -104,9 +112,11 @@ def test_an_error_that_the_device_counted_fails_whatever_the_ranks_say(
 
 
 def test_a_device_that_cannot_be_counted_is_an_error_and_no_pass(small: Machine) -> None:
-    for core in (0, 1):
-        shutil.rmtree(small.device(0) / f"neuron_core{core}")
-    found = verdict(small)
+    def uncountable() -> None:
+        for core in (0, 1):
+            shutil.rmtree(small.device(0) / f"neuron_core{core}")
+
+    found = verdict(small, damage=uncountable)
     assert found.outcome is Outcome.ERROR
     assert found.missing == CHECKS
     assert found.problem is not None

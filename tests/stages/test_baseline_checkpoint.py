@@ -42,7 +42,12 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with pytest.MonkeyPatch.context() as patch:
         calm_host(patch)
         rig = Rig(tmp_path_factory.mktemp("checkpoint"))
-        for stage in ("environment.device", "environment.imports", "baseline.eager"):
+        for stage in (
+            "environment.device",
+            "environment.imports",
+            "environment.collectives",
+            "baseline.eager",
+        ):
             rig.walk(only=stage)
         yield rig
 

@@ -45,6 +45,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         rig = Rig(tmp_path_factory.mktemp("eager"))
         rig.walk(only="environment.device")
         rig.walk(only="environment.imports")
+        rig.walk(only="environment.collectives")
         yield rig
 
 

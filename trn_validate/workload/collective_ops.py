@@ -106,7 +106,8 @@ class _Making:
 
     def put(self, values: torch.Tensor) -> torch.Tensor:
         """The values on the device, with gaps between them where the form asks for it."""
-        there = values.to(self.device)
+        # A copy on the CPU too: what is expected must not lie where an operation writes.
+        there = values.to(self.device, copy=True)
         if self.operation.form != "strided":
             return there
         gaps = torch.full((*values.shape, 2), -1, dtype=self.dtype).to(self.device)
