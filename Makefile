@@ -4,6 +4,7 @@
 PYTHON ?= python3
 TORCH_INDEX ?=
 EXTRAS ?=
+TITAN_REVISION ?=
 TARGET ?=
 MODEL ?=
 STAGE ?=
@@ -22,6 +23,7 @@ SETUP = TRN_VALIDATE_HOST_ROOT=$(call quote,$(TRN_VALIDATE_HOST_ROOT)) $(PYTHON)
   --target $(call quote,$(TARGET)) $(if $(filter command environment,$(origin PYTHON)),--python-given)
 INSTALL = command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found: install Python 3.11 to 3.14, \
   or name one with PYTHON=" >&2; exit 2; }; $(SETUP) --torch-index $(call quote,$(TORCH_INDEX)) \
+  $(if $(TITAN_REVISION),--titan-revision $(call quote,$(TITAN_REVISION))) \
   $(foreach extra,$(EXTRAS),--extra $(call quote,$(extra)))
 
 # Asked once, and only by a recipe that needs it.
@@ -44,9 +46,10 @@ help: ## List the commands
 	@echo "  ARGS='--new'        passed on as they are (run: --from, --force, --new, --require-evidence)"
 	@echo "  PYTHON=python3.12   the Python to use"
 	@echo "  TORCH_INDEX=URL     index that .venv takes torch from, for example the one of the CPU wheels"
+	@echo "  TITAN_REVISION=REV  revision of the vendor's fork of torchtitan on a Trn2; none leaves it out"
 	@echo "  EXTRAS=name         further extras of pyproject.toml to install"
 
-setup: ## Make the environment: .venv, or what the active one lacks on a Neuron host
+setup: ## Make the environment: .venv, or what the one that is there lacks on a Trn2
 	@$(INSTALL)
 
 setup-dev:

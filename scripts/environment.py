@@ -52,7 +52,7 @@ def installed(name):
     except PackageNotFoundError:
         return None
 print(json.dumps({"prefix": sys.prefix, "version": sys.version_info[:3], "torch": there("torch"),
-    "native": there("torch_neuronx"), "pip": there("pip"),
+    "native": there("torch_neuronx"), "fork": there("torchtitan_neuron"), "pip": there("pip"),
     "versions": {name: installed(name) for name in sys.argv[1:]}}))
 """
 
@@ -82,6 +82,8 @@ class Found:
     version: list[int]
     torch: bool
     native: bool
+    fork: bool
+    """Whether it has the vendor's fork of torchtitan."""
     pip: bool
     versions: dict[str, str | None]
 

@@ -32,7 +32,7 @@ from trn_validate.verdict import (
 )
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-HOSTS = {"pip.repos.neuron.amazonaws.com", "download.pytorch.org"}
+HOSTS = {"pip.repos.neuron.amazonaws.com", "download.pytorch.org", "github.com"}
 EXAMPLE = "stages/environment_rendezvous.py"
 """The file that docs/adding-a-stage.md tells a reader to add."""
 

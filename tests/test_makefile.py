@@ -27,7 +27,7 @@ echo "$*" >> "{log}"
 FAKE_NEURON = """#!/bin/sh
 if [ "$1" = "-c" ]; then
   echo '{{"prefix": "{prefix}", "version": [3, 12, 1], "torch": true, "native": true,'
-  echo '"pip": true, "versions": {{"torch": "2.14.0"}}}}'
+  echo '"fork": true, "pip": true, "versions": {{"torch": "2.14.0"}}}}'
 else
   echo "$*" >> "{log}"
 fi
@@ -71,7 +71,8 @@ def planned(*arguments: str) -> list[list[str]]:
 def checkout(tmp_path: Path) -> Path:
     """Give a checkout whose environment is a fake that keeps a log."""
     folder = tmp_path / "checkout"
-    for name in ("Makefile", "pyproject.toml", "scripts/setup.py", "scripts/environment.py"):
+    scripts = ("setup", "environment", "vendor_setup", "neuron_stack")
+    for name in ("Makefile", "pyproject.toml", *(f"scripts/{name}.py" for name in scripts)):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     for name in ("__init__.py", "target.py"):
@@ -157,6 +158,8 @@ def test_test_lint_and_bench_run_in_the_environment(host: str) -> None:
 def test_what_set_up_is_asked_follows_the_variables(host: str) -> None:
     plain = planned("setup", host)[0]
     assert plain[-2:] == ["--torch-index", ""]
+    named = planned("setup", "TITAN_REVISION=it's", host)[0]
+    assert named[-2:] == ["--titan-revision", "it's"]
     full = planned("test", "TORCH_INDEX=https://a.invalid/b", "EXTRAS=x y", "TARGET=cpu", host)[0]
     asked = full[full.index("scripts.setup") + 1 :]
     assert asked == [
