@@ -33,7 +33,7 @@ PLAN = $(if $(TARGET),--config $(call quote,configs/$(TARGET).yaml)) \
   $(if $(MODEL),--path $(call quote,$(MODEL))) \
   $(foreach pair,$(SET),--set $(call quote,$(pair))) $(ARGS)
 
-.PHONY: help setup setup-dev named validate rerun status plan report calibrate test lint bench defects soak clean distclean
+.PHONY: help setup setup-dev named validate rerun status plan report answers calibrate test lint bench defects soak clean distclean
 
 help: ## List the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
@@ -72,6 +72,9 @@ plan: setup ## Show what validate would do
 
 calibrate: setup ## Repeat the control run with other signs: how much noise varies
 	$(PY) pipeline.py calibrate $(PLAN)
+
+answers: setup ## Show what only a Trn2 can tell, and what the newest run says of it
+	$(PY) pipeline.py answers $(ARGS)
 
 report: setup ## Write the report of the newest run
 	$(PY) pipeline.py report $(PLAN)

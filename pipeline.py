@@ -185,6 +185,19 @@ def calibrate(
 
 @app.command()
 @_answering
+def answers(
+    run: Annotated[str | None, typer.Argument(help="Name of a run; the newest by default.")] = None,
+    reports: Reports = None,
+    json_: AsJson = False,
+) -> int:
+    """Print what only a Trn2 can tell, with the answers of a run, and what is a guess."""
+    from trn_validate.review.answers import show_answers
+
+    return show_answers(run, reports=reports, as_json=json_)
+
+
+@app.command()
+@_answering
 def stages() -> int:
     """List the stages and what each asks."""
     from stages import FAMILIES

@@ -185,6 +185,8 @@ def _judge_import(findings: Findings, request: LaunchRequest) -> None:
     )
     findings.versions[str(answer.get("distribution", module))] = version
     findings.facts[f"origin of {module}"] = origin
+    if flavors := answer.get("flavors"):
+        findings.facts[f"flavors of {module}"] = str(flavors)
     seconds = answer.get("seconds")
     if isinstance(seconds, float):
         findings.measures[f"import_seconds.{module}"] = seconds

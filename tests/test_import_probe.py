@@ -46,6 +46,15 @@ def test_a_module_without_a_distribution_is_told_as_absent(modules: Path) -> Non
     assert (status, answer["version"], answer["result"]) == (0, "absent", "imported")
 
 
+def test_a_model_s_table_of_flavours_is_told(modules: Path) -> None:
+    text = "qwen3_configs = {'0.6B': 1, '30B-A3B': 2}\nother_configs = 3\n"
+    assert probe(modules, text)[1]["flavors"] == "0.6B, 30B-A3B"
+
+
+def test_a_module_without_such_a_table_tells_none(modules: Path) -> None:
+    assert probe(modules, "configs = {'a': 1}\n")[1]["flavors"] == ""
+
+
 def test_a_namespace_has_no_file(modules: Path) -> None:
     (modules / "probed_namespace").mkdir()
     file = modules / "answer.json"

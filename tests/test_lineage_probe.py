@@ -62,13 +62,14 @@ def test_a_torch_without_a_backend_touches_no_device(folder: Path) -> None:
 def test_a_native_backend_tells_its_devices_and_what_it_can_do(folder: Path) -> None:
     package = folder / "torch_neuronx"
     package.mkdir()
-    (package / "__init__.py").write_text("nki_op = 1\n")
+    (package / "__init__.py").write_text("nki_op = 1\n__version__ = '0.1.0'\n")
     (package / "neuron_dynamo_backend.py").write_text("")
     after = "import torch_neuronx\n" + NEURON.format(count="lambda: 4")
     _, answer = probe(folder, name="neuron", after=after)
     assert (answer["available"], answer["devices"], answer["chip"]) == (True, 4, "trn2")
     assert answer["modules"] == ["torch_neuronx.neuron_dynamo_backend"]
     assert answer["attributes"] == ["nki_op"]
+    assert answer["attribute_version"] == "0.1.0"
 
 
 def test_a_package_that_nobody_loaded_is_not_loaded_for_the_answer(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from trn_validate.verdict import Execution, Verdict
+from trn_validate.verdict import Execution, Host, Verdict
 
 _TRN2 = re.compile(r"^trn2u?\.")
 
@@ -36,6 +36,11 @@ def evidence(verdicts: Mapping[str, Verdict]) -> tuple[bool, str]:
         if verdict.device != "none" and not _grew(verdict.execution):
             return False, f"{stage}: the count of executions on the device did not grow"
     return True, ""
+
+
+def is_trn2(host: Host) -> bool:
+    """Whether a verdict was made for a Trn2 and under the host root /; it may be a wrong one."""
+    return host.root == "/" and _TRN2.match(host.target) is not None
 
 
 def _grew(execution: Execution | None) -> bool:

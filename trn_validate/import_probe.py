@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 
 def main(module: str, distribution: str, file: str) -> int:
@@ -25,12 +26,22 @@ def main(module: str, distribution: str, file: str) -> int:
     try:
         found = importlib.import_module(module)
         answer["origin"] = str(getattr(found, "__file__", None) or "namespace")
+        answer["flavors"] = flavors(found)
         answer["result"] = "imported"
     except BaseException as error:  # a package may raise anything, SystemExit too
         answer["result"] = chain(error)
     answer["seconds"] = time.monotonic() - begun
     Path(file).write_text(json.dumps(answer), encoding="utf-8")
     return 0 if answer["result"] == "imported" else 1
+
+
+def flavors(module: ModuleType) -> str:
+    """Names of a model's flavours, where the module keeps them as torchtitan's models do.
+
+    Those are a dictionary ``<model>_configs`` (torchtitan 0.3.0, models/qwen3/__init__.py).
+    """
+    tables = (value for name, value in vars(module).items() if name.endswith("_configs"))
+    return ", ".join(str(name) for table in tables if isinstance(table, dict) for name in table)
 
 
 def chain(error: BaseException) -> str:

@@ -67,6 +67,7 @@ def _backend(torch: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "modules": [name for name in MODULES if _there(name)],
         "attributes": [name for name in ATTRIBUTES if hasattr(package, name)],
+        "attribute_version": str(getattr(package, "__version__", "")),
     }
     device = getattr(torch, "neuron", None)
     if device is None:

@@ -67,6 +67,45 @@ def test_a_whole_installation_passes_and_tells_what_executes(rig: Rig) -> None:
     assert verdict.facts["variables set by import torch"] == "NEURON_RT_DBG_ZEROCOPY=1"
 
 
+BLOCKING = "NEURON_LAUNCH_BLOCKING"
+
+
+def test_what_only_a_first_import_tells_is_a_fact(rig: Rig) -> None:
+    first = answers(
+        LOADED,
+        attribute_version="0.1.0",
+        before={"NEURON_RT_NUM_CORES": "4"},
+        after={BLOCKING: "1", "NEURON_RT_NUM_CORES": "4"},
+    )
+    facts = rig.rerun(STAGE, first).facts
+    assert facts["torch_neuronx.__version__"] == "0.1.0"
+    assert facts["attributes of torch_neuronx"] == "nki_op, get_fallback_ops"
+    assert facts["NEURON_RT_NUM_CORES"] == "4"
+    assert facts[f"default {BLOCKING}"] == "1"
+    assert facts["default TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS"] == "unset"
+
+
+def test_a_variable_that_was_given_hides_its_default(rig: Rig) -> None:
+    facts = rig.rerun(STAGE, answers(LOADED, before={BLOCKING: "1"}, after={BLOCKING: "1"})).facts
+    assert f"default {BLOCKING}" not in facts
+    assert facts["NEURON_RT_NUM_CORES"] == "unset"
+
+
+def test_another_lineage_tells_nothing_of_the_native_one(rig: Rig) -> None:
+    facts = rig.rerun(
+        STAGE, answers(LOADED, privateuse1="privateuseone", modules=["torch_neuronx.xla_impl"])
+    ).facts
+    assert facts["lineage"] == "legacy XLA"
+    assert "torch_neuronx.__version__" not in facts
+
+
+def test_the_flavours_of_the_plan_s_model_are_a_fact(rig: Rig) -> None:
+    module = "torchtitan_neuron.models.qwen3"
+    facts = rig.rerun(STAGE, answers(f"import-{module}", flavors="0.6B, 30B-A3B")).facts
+    assert facts[f"flavors of {module}"] == "0.6B, 30B-A3B"
+    assert [key for key in facts if key.startswith("flavors of ")] == [f"flavors of {module}"]
+
+
 def test_no_two_processes_load_a_backend_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     widths: list[int] = []
     together = rig.launcher.together

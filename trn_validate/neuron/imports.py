@@ -10,6 +10,7 @@ from pathlib import Path
 from trn_validate.fingerprint import loaded_driver, system
 from trn_validate.neuron.finding import Finding, facts_of, none_of
 from trn_validate.neuron.lineage import (
+    NATIVE,
     Answer,
     executing,
     judge_autoload,
@@ -28,6 +29,16 @@ from trn_validate.verdict import Execution
 VERSIONS, AUTOLOAD = "versions that cannot work together", "loading of backends by import torch"
 LINEAGE, VARIABLES = "lineage that executes", "dangerous variables"
 CHECKS = (VERSIONS, AUTOLOAD, LINEAGE, VARIABLES)
+
+NUM_CORES = "NEURON_RT_NUM_CORES"
+RELEASE_DEFAULTS = (
+    "NEURON_LAUNCH_BLOCKING",
+    "TORCH_NEURONX_FALLBACK_ONLY_FOR_UNIMPLEMENTED_OPS",
+)
+"""Set by the package while it is imported.
+
+Guess: release builds of torch-neuronx flip the values that the pre-release gave these two.
+"""
 
 
 def judge_imports(
@@ -84,6 +95,23 @@ def _told(answer: Answer | None) -> dict[str, str]:
         return {}
     changed = set_by_import(answer.before, answer.after)
     told = {"lineage": lineage_of(answer), "chip": answer.chip or "none"}
+    if told["lineage"] == NATIVE:
+        told |= _first_contact(answer)
     if changed:
         told["variables set by import torch"] = ", ".join(f"{k}={v}" for k, v in changed.items())
     return told
+
+
+def _first_contact(answer: Answer) -> dict[str, str]:
+    """What no document says of the native package, and its first import tells.
+
+    pipeline.py answers reads these facts.
+    """
+    told = {
+        "torch_neuronx.__version__": answer.attribute_version or "none",
+        "attributes of torch_neuronx": ", ".join(answer.attributes) or "none",
+        NUM_CORES: answer.before.get(NUM_CORES, "unset"),
+    }
+    # A value that was given hides the default.
+    defaults = (name for name in RELEASE_DEFAULTS if name not in answer.before)
+    return told | {f"default {name}": answer.after.get(name, "unset") for name in defaults}

@@ -40,6 +40,8 @@ class Answer(Lenient):
     privateuse1: str = ""
     modules: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
+    attribute_version: str = ""
+    """What the module says of itself; the distribution may say another."""
     available: bool = False
     devices: int = 0
     chip: str = ""

@@ -1,9 +1,9 @@
 """What neuron-monitor tells: one record, or a stream of them summed by process.
 
 Counts are per process and per period, so a total is a sum over records. Documented in the
-vendor's guide (tools/neuron-sys-tools/neuron-monitor-user-guide). Two things there are guesses:
-one record a line (users read it with ``head -n1``), and the key of NaN errors, which the guide
-calls ``numerical`` in its example and ``numeric`` in its text; both are read.
+vendor's guide (tools/neuron-sys-tools/neuron-monitor-user-guide). Guess: a record is one line, as
+users read it with ``head -n1``. Guess: the key of NaN errors is ``numerical`` as in the guide's
+example, or ``numeric`` as in its text; both are read.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ HOST_GIB_PER_RANK = 7.0
 """GiB; the vendor's neuron-monitor guide shows a process with 6.5 GiB of host memory."""
 
 HOST_GIB_PER_COMPILE = 32.0
-"""GiB for one neuronx-cc; users report "tens of GB" each, so this is a guess."""
+"""GiB. Guess: one neuronx-cc takes so much; users report "tens of GB" each."""
 
 ROOT_DISK_GIB = 476.0
 """512 GB in GiB, which the vendor's set-up guide advises for the root volume."""

@@ -2,8 +2,8 @@
 and writing to a counter clears it.
 
 Names are from the vendor's sysfs guide and from the driver's source (neuron_sysfs_metrics.c of
-2.24.7.0); where these two differ both are known. The content of health_status is a guess: the
-release notes of driver 2.30 give its names alone.
+2.24.7.0); where these two differ both are known. Guess: health_status lists the components that
+are not healthy; the release notes of driver 2.30 give its names alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DEVICE = re.compile(r"neuron([0-9]+)")
 _CORE = re.compile(r"neuron_core([0-9]+)")
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _HEALTHY = frozenset({"", "none", "0", "0x0", "ok", "healthy"})
-"""How a healthy device might say so; a guess, since no document shows one."""
+"""Guess: a healthy device says so by one of these, since no document shows one."""
 
 
 class SysDevice(Record):
