@@ -33,11 +33,11 @@ PLAN = $(if $(TARGET),--config $(call quote,configs/$(TARGET).yaml)) \
   $(if $(MODEL),--path $(call quote,$(MODEL))) \
   $(foreach pair,$(SET),--set $(call quote,$(pair))) $(ARGS)
 
-.PHONY: help setup setup-dev named validate rerun status plan report answers calibrate test lint bench defects soak clean distclean
+.PHONY: help setup setup-dev named validate rerun status plan report answers vendor-run calibrate test lint bench defects soak clean distclean
 
 help: ## List the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  TARGET=cpu          plan: configs/TARGET.yaml (default: chosen from the host)"
 	@echo "  MODEL=native        model path of the plan"
 	@echo "  STAGE=stage.name    the stage that rerun repeats"
@@ -72,6 +72,9 @@ plan: setup ## Show what validate would do
 
 calibrate: setup ## Repeat the control run with other signs: how much noise varies
 	$(PY) pipeline.py calibrate $(PLAN)
+
+vendor-run: setup ## Run the vendor's shipped config for a few steps, outside the gate
+	$(PY) pipeline.py vendor-run $(PLAN)
 
 answers: setup ## Show what only a Trn2 can tell, and what the newest run says of it
 	$(PY) pipeline.py answers $(ARGS)

@@ -163,6 +163,22 @@ def report(
     return write_report_again(stages_of, config, path, settings or [], reports=reports)
 
 
+@app.command("vendor-run")
+@_answering
+def vendor_run(
+    config: Config = None,
+    path: ModelPath = "native",
+    settings: Settings = None,
+    reports: Reports = None,
+) -> int:
+    """Run the vendor's shipped config, unmodified, for a few steps; outside the gate."""
+    from stages import stages_of
+    from trn_validate.vendor_run import show_vendor_run
+
+    _heed_signals()
+    return show_vendor_run(stages_of, config, path, settings or [], reports=reports)
+
+
 @app.command()
 @_answering
 def calibrate(
@@ -218,10 +234,19 @@ def schema() -> int:
     return 0
 
 
+def _tools_on_path() -> None:
+    """Let ranks find neuronx-cc and torchrun also where nobody activated the environment."""
+    own = str(Path(sys.executable).parent)
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    if own not in folders:
+        os.environ["PATH"] = os.pathsep.join([own, *folders])
+
+
 def main() -> None:
     """Run the command line; options without a command belong to ``run``."""
     if len(sys.argv) == 1 or (sys.argv[1].startswith("-") and sys.argv[1] != "--help"):
         sys.argv.insert(1, "run")
+    _tools_on_path()
     # The end of the process frees everything; looking for cycles in it first takes 60 ms.
     atexit.register(gc.freeze)
     app()

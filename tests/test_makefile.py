@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PIPELINE = [".venv/bin/python", "pipeline.py"]
 COMMANDS = ["setup", "validate", "rerun", "status", "plan", "report", "test", "lint", "bench"]
-COMMANDS += ["clean", "distclean", "help", "calibrate", "defects", "soak", "answers"]
+COMMANDS += ["clean", "distclean", "help", "calibrate", "defects", "soak", "answers", "vendor-run"]
 
 # Stands for the Python of an environment: notes what it is asked, installs nothing.
 FAKE_PYTHON = """#!/bin/sh
@@ -95,7 +95,7 @@ def log(checkout: Path) -> list[str]:
 def test_help_is_the_default_and_lists_every_command() -> None:
     shown = make("help").stdout
     assert make().stdout == shown
-    listed = re.findall(r"^  ([a-z]+)  ", shown, flags=re.MULTILINE)
+    listed = re.findall(r"^  ([a-z-]+) +[A-Z]", shown, flags=re.MULTILINE)
     assert sorted(listed) == sorted(COMMANDS)
     for variable in ("TARGET", "MODEL", "STAGE", "SET", "N", "ARGS", "PYTHON", "TORCH_INDEX"):
         assert f"{variable}=" in shown

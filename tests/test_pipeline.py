@@ -331,3 +331,14 @@ def test_a_reader_that_went_away_is_never_told_of_a_pass(
         os.close(writing)
     assert done.returncode in (5, 141)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_the_tools_of_the_environment_are_found_where_nobody_activated_it(
+    monkeypatch: pytest.MonkeyPatch, active: bool
+) -> None:
+    own = str(Path(sys.executable).parent)
+    before = f"/usr/bin{os.pathsep}{own}" if active else "/usr/bin"
+    monkeypatch.setenv("PATH", before)
+    pipeline._tools_on_path()
+    assert os.environ["PATH"] == (before if active else f"{own}{os.pathsep}/usr/bin")

@@ -14,7 +14,9 @@ from trn_validate.gate import Standing
 from trn_validate.parts import Layout
 from trn_validate.paths import show_bytes, write_atomic
 from trn_validate.review.summary import decision, failure_lines
+from trn_validate.review.vendor import vendor_lines
 from trn_validate.spec import AXES
+from trn_validate.vendor_record import VendorRecord, newest_record
 from trn_validate.verdict import Verdict
 
 NAME = "report.md"
@@ -34,12 +36,15 @@ def write_report(folder: Path, plan: Plan, standings: Sequence[Standing]) -> Pat
         FolderError: it could not be written.
     """
     path = folder / NAME
-    write_atomic(path, render(folder.name, plan, standings).encode("utf-8"))
+    text = render(folder.name, plan, standings, newest_record(folder))
+    write_atomic(path, text.encode("utf-8"))
     return path
 
 
-def render(run: str, plan: Plan, standings: Sequence[Standing]) -> str:
-    """The whole report as Markdown."""
+def render(
+    run: str, plan: Plan, standings: Sequence[Standing], vendor: VendorRecord | None = None
+) -> str:
+    """The whole report as Markdown, with the vendor's own run beside the gate."""
     verdicts = [s.verdict for s in standings if s.verdict is not None]
     trained = [(v, v.layout) for v in verdicts if v.layout is not None]
     sections = [
@@ -49,10 +54,11 @@ def render(run: str, plan: Plan, standings: Sequence[Standing]) -> str:
         _ladder(trained),
         _cost(trained),
         _failures(standings),
+        vendor_lines(plan, vendor),
         _checks(verdicts),
         _not_validated(),
     ]
-    return "\n".join("\n".join(section) + "\n" for section in sections)
+    return "\n".join("\n".join(section) + "\n" for section in sections if section)
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
