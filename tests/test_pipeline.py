@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -53,6 +54,7 @@ def cli(
 ) -> Iterator[Cli]:
     """Types a command in this process, which takes a tenth of the time."""
     before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setenv("PATH", os.environ["PATH"])
     monkeypatch.setattr(runner, "find_strays", list)
 
     def typed(*arguments: str | Path, folder: Path = ROOT) -> Done:
@@ -342,3 +344,43 @@ def test_the_tools_of_the_environment_are_found_where_nobody_activated_it(
     monkeypatch.setenv("PATH", before)
     pipeline._tools_on_path()
     assert os.environ["PATH"] == (before if active else f"{own}{os.pathsep}/usr/bin")
+
+
+def test_a_trn2_plan_without_a_trn2_says_what_is_missing_in_under_a_second(
+    host: Path, tmp_path: Path
+) -> None:
+    """Processor seconds, since the wall tells of whatever else runs here."""
+
+    def spent() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    seconds = []
+    for attempt in range(3):
+        before = spent()
+        done = process(
+            *("run", "--config", ROOT / "configs/trn2.48xlarge.yaml"),
+            *("--reports", tmp_path / str(attempt)),
+        )
+        seconds.append(spent() - before)
+        assert done.returncode == 3, done.stderr
+        assert "device_absent: the plan trn2.48xlarge needs 16 Trn2 devices" in done.stdout
+    assert min(seconds) < 1.0
+
+
+def test_the_vendor_s_own_run_says_what_is_missing_and_exits_3(cli: Cli, tmp_path: Path) -> None:
+    error = refused(cli("vendor-run", "--reports", tmp_path), 3)
+    assert "a Trn2 (this host shows: PCI functions: none" in error
+    assert "the module torchtitan_neuron" in error
+    assert cli("vendor-run", "--nonsense").returncode == 2
+    assert cli("vendor-run", "--config", tmp_path / "absent.yaml").returncode == 2
+
+
+def test_answers_are_printed_without_a_run_and_a_wrong_name_exits_2(
+    cli: Cli, tmp_path: Path
+) -> None:
+    done = cli("answers", "--reports", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "0 of 10 questions answered" in done.stdout
+    assert json.loads(cli("answers", "--json", "--reports", tmp_path).stdout)["run"] is None
+    assert "no such run" in refused(cli("answers", "absent", "--reports", tmp_path), 2)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import check, host, layout, load_plan, verdict
+from tests.builders import ROOT, check, host, layout, load_plan, verdict
 from trn_validate.errors import UsageError
 from trn_validate.review.answers import answers, show_answers
 from trn_validate.review.questions import (
@@ -188,6 +188,13 @@ def test_every_question_has_a_verdict_that_answers_it_and_one_that_does_not() ->
     assert len(set(ids)) == len(ids) == 10
     assert {name for name, _, _ in ANSWERED} == set(ids)
     assert {name for name, _ in OPEN} == set(ids)
+
+
+def test_the_page_for_the_first_run_asks_the_same_questions() -> None:
+    page = (ROOT / "docs/first-run-on-trn2.md").read_text("utf-8")
+    rows = [row.split(" | ")[0] for row in page.splitlines() if row.startswith("| ")]
+    asked = {row.strip("| ").replace("`", "") for row in rows}
+    assert {question.asks for question in QUESTIONS} <= asked
 
 
 @pytest.mark.parametrize(
