@@ -17,6 +17,7 @@ from trn_validate.check import Check, Comparator
 from trn_validate.config import Plan
 from trn_validate.ladder import resolve
 from trn_validate.launch import LaunchRequest
+from trn_validate.memory import available_gib
 from trn_validate.processes import find_strays
 from trn_validate.stage import Context, Family, Findings, Place
 from trn_validate.target import TARGETS
@@ -109,26 +110,6 @@ def compiler_check() -> Check:
         *("C++ compiler", Path(found).name if found else "none", "!=", "none", "derived"),
         detail="" if found else "torch.compile needs one for the attention mask: install g++",
     )
-
-
-def available_gib(group: Path = Path("/sys/fs/cgroup")) -> float:
-    """Memory that can be had without swapping, bounded by the control group, in GiB."""
-    import psutil
-
-    available = float(psutil.virtual_memory().available)
-    try:
-        limit, used = (
-            float((group / name).read_text(encoding="ascii"))
-            for name in ("memory.max", "memory.current")
-        )
-        # Files that were read count as used until somebody needs the memory.
-        lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
-        cached = sum(float(line.split()[1]) for line in lines if line.startswith("inactive_file "))
-        available = min(available, limit - used + cached)
-    except (OSError, ValueError):
-        # No control group, or no limit in it ("max").
-        pass
-    return available / 2**30
 
 
 def sign_checks(context: Context) -> list[Check]:

@@ -135,3 +135,29 @@ def test_the_probe_runs_as_a_command_and_needs_the_standard_library_alone(tmp_pa
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(file.read_text())["result"] == "imported"
+
+
+def test_a_real_torch_whose_entry_point_raises_is_told_with_the_cause_behind_it(
+    tmp_path: Path,
+) -> None:
+    """As a broken installation of the vendor's backend breaks every import of torch."""
+    package = tmp_path / "site"
+    info = package / "broken_backend-0.1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-backend\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[torch.backends]\nbroken = broken_backend:load\n")
+    (package / "broken_backend.py").write_text(
+        "def load():\n    raise OSError('libnrt.so.1: cannot open shared object file')\n"
+    )
+    file = tmp_path / "answer.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "trn_validate.import_probe", "torch", "torch", str(file)],
+        env={"PYTHONPATH": f"{package}:{ROOT}", "PATH": "/usr/bin", "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    result = json.loads(file.read_text())["result"]
+    assert result.startswith("RuntimeError: Failed to load the backend extension: broken.")
+    assert result.endswith("<- OSError: libnrt.so.1: cannot open shared object file")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from trn_validate.answer import Answer, measure
@@ -126,11 +127,19 @@ class Executor:
             stage=attempt.stage,
             run=self.run,
             attempt=attempt,
-            launcher=self.launcher,
+            launcher=self._launcher(),
             choice=self.choice,
             earlier={s.stage.id: s.verdict for s in earlier if s.verdict is not None},
             say=self.say,
         )
+
+    def _launcher(self) -> Launcher:
+        """What starts the launches: on a neuron plan it sees the cores free around each."""
+        if self.plan.profile.device != "neuron":
+            return self.launcher
+        from trn_validate.neuron.freed import Freed
+
+        return Freed(self.launcher, Path(self.choice.signs.host_root))
 
     def _answer(self, stage: Stage, context: Context) -> Answer:
         """Let the stage measure, then keep what its verdict will rest on.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
+from trn_validate import launch_neuron
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.errors import EvidenceError, MeasurementError
@@ -176,10 +177,8 @@ def try_launch(context: Context, specs: Iterable[RunSpec]) -> tuple[Trial, ...]:
     """Carry out several launches at once, however they end."""
     chosen = tuple(specs)
     for spec in chosen:
-        folder = Path(spec.records).parent
-        make_folder(folder)
-        write_atomic(folder / "spec.json", (spec.model_dump_json(indent=2) + "\n").encode())
-    requests = tuple(request(context.plan, spec) for spec in chosen)
+        _warm_up(context, spec)
+    requests = tuple(_ready(context, spec) for spec in chosen)
     context.say(f"launching {', '.join(f'{s.name} ({s.degrees})' for s in chosen)}")
     results = context.launcher.together(requests)
     context.note(*results)
@@ -191,6 +190,30 @@ def try_launch(context: Context, specs: Iterable[RunSpec]) -> tuple[Trial, ...]:
         context.hooks.update(header.hooks)
         context.pids.add(header.pid)
     return trials
+
+
+def _ready(context: Context, spec: RunSpec) -> LaunchRequest:
+    """Write what the ranks are told, and give the launch with all that it needs."""
+    folder = Path(spec.records).parent
+    make_folder(folder)
+    write_atomic(folder / "spec.json", (spec.model_dump_json(indent=2) + "\n").encode())
+    asked = request(context.plan, spec)
+    if spec.device != "neuron":
+        return asked
+    more = launch_neuron.environment(context.run.private, spec.degrees.world_size)
+    return replace(asked, env={**asked.env, **more})
+
+
+def _warm_up(context: Context, spec: RunSpec) -> None:
+    """Let few ranks fill the cache before many compile at once; how that ends is no finding."""
+    warm = launch_neuron.warm_spec(spec)
+    if warm is None or launch_neuron.is_warm(context.run.private, warm):
+        return
+    context.say(f"compiling on {warm.degrees.world_size} ranks for {spec.degrees.world_size}")
+    result = context.launcher.launch(_ready(context, warm))
+    context.note(result)
+    if result.cause.usable:
+        launch_neuron.set_warm(context.run.private, warm)
 
 
 def _moved(context: Context, spec: RunSpec) -> Path | None:
