@@ -33,7 +33,7 @@ PLAN = $(if $(TARGET),--config $(call quote,configs/$(TARGET).yaml)) \
   $(if $(MODEL),--path $(call quote,$(MODEL))) \
   $(foreach pair,$(SET),--set $(call quote,$(pair))) $(ARGS)
 
-.PHONY: help setup setup-dev named validate rerun status plan report answers vendor-run calibrate test lint bench defects soak clean distclean
+.PHONY: help setup setup-dev named validate rerun status plan report answers vendor-run calibrate test lint coverage bench defects soak clean distclean
 
 help: ## List the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
@@ -90,6 +90,9 @@ lint: setup-dev ## Check style, types and import directions
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()'
+
+coverage: setup-dev ## Show which lines of trn_validate/neuron no unit test runs
+	$(PY) -m scripts.neuron_coverage $(ARGS)
 
 bench: setup ## Run the benchmark
 	$(PY) -m scripts.bench $(ARGS)

@@ -15,7 +15,17 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PIPELINE = [".venv/bin/python", "pipeline.py"]
 COMMANDS = ["setup", "validate", "rerun", "status", "plan", "report", "test", "lint", "bench"]
-COMMANDS += ["clean", "distclean", "help", "calibrate", "defects", "soak", "answers", "vendor-run"]
+COMMANDS += [
+    "clean",
+    "distclean",
+    "help",
+    "calibrate",
+    "defects",
+    "soak",
+    "answers",
+    "vendor-run",
+    "coverage",
+]
 
 # Stands for the Python of an environment: notes what it is asked, installs nothing.
 FAKE_PYTHON = """#!/bin/sh

@@ -147,3 +147,23 @@ def test_counters_of_only_some_devices_are_not_all(machine: Machine) -> None:
         file.unlink()
     assert not counted(machine.facts())
     assert ECC not in judged(machine)[0]
+
+
+def test_a_tool_that_tells_no_lnc_leaves_its_check_missing(machine: Machine) -> None:
+    def drop(listing: list[dict[str, Any]]) -> None:
+        for device in listing:
+            del device["logical_neuroncore_config"]
+
+    machine.change("neuron-ls -j", drop)
+    text = machine.answers["neuron-ls"].stdout
+    without = [line for line in text.splitlines() if "neuroncore-config" not in line]
+    machine.says("neuron-ls", "\n".join(without) + "\n")
+    checks, _ = judged(machine)
+    assert {*CHECKS} - {*checks} == {LNC}
+
+
+def test_a_profile_of_a_device_that_states_no_number_is_refused(machine: Machine) -> None:
+    profile = plans.load(ROOT / f"configs/{machine.kind}.yaml").profile
+    bare = profile.model_copy(update={"devices": None})
+    with pytest.raises(ValueError, match="states no value"):
+        device_checks(machine.facts(), bare, machine.choice.signs)

@@ -71,3 +71,11 @@ def test_health_that_cannot_be_read_is_named_and_is_not_healthy_by_default(
 def test_what_is_no_device_is_passed_over(machine: Machine) -> None:
     (machine.device(0).parent / "power").mkdir()
     assert len(shown(machine).devices) == 16
+
+
+def test_a_counter_that_is_not_there_is_absent_and_not_unreadable(machine: Machine) -> None:
+    (machine.device(0) / "core_count").unlink()
+    found = read_sysfs(machine.root)
+    assert found is not None
+    assert found.devices[0].core_count is None
+    assert found.unreadable == ()

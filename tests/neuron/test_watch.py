@@ -206,3 +206,20 @@ def test_the_tool_is_ended_with_the_watch_and_its_cut_record_is_no_noise(tmp_pat
     assert (watch.stream.records, watch.stream.findings()) == (1, ())
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "printed").read_text()), 0)
+
+
+def test_without_the_tool_the_driver_s_counters_are_enough(small: Machine) -> None:
+    small.loses("neuron-monitor")
+    small.install()
+    with Watch(small.root) as watch:
+        small.count(0, 0, "success", 12)
+    (ran,) = watch.ran([])
+    assert (ran.source, ran.before, ran.after) == ("sysfs", 14, 19)
+
+
+def test_a_crash_where_nothing_can_be_counted_is_told_as_it_is(small: Machine) -> None:
+    for core in (0, 1):
+        shutil.rmtree(small.device(0) / f"neuron_core{core}")
+    found = verdict(small, ends(Cause.CRASH, "it broke"))
+    assert found.problem is not None
+    assert found.problem.what.endswith("it broke")

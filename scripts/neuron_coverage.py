@@ -1,0 +1,75 @@
+"""Measure how much of trn_validate/neuron its unit tests run, and print every line left out.
+
+    python -m scripts.neuron_coverage [PYTEST-ARGUMENT]...
+
+A line may be left out only if docs/coverage.md names it with a reason. Exit status: that of the
+tests; 1 where a line is left out that the page does not name, or the page names one that is run.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "trn_validate/neuron"
+PAGE = ROOT / "docs/coverage.md"
+TESTS = (
+    "tests/neuron",
+    "tests/stages/test_environment_device_neuron.py",
+    "tests/stages/test_environment_imports_neuron.py",
+)
+"""Unit tests of the package, and those of the stages that load it."""
+
+_ROW = re.compile(r"^\| `(trn_validate/neuron/[\w/]+\.py)` \| `(.+?)` \| (.+) \|$", re.MULTILINE)
+
+Line = tuple[str, str]
+"""File, relative to the checkout, and the text of a line: numbers change with every edit."""
+
+
+def named(page: str) -> dict[Line, str]:
+    """Lines that the page leaves out, with their reasons."""
+    return {(file, text): reason for file, text, reason in _ROW.findall(page)}
+
+
+def left_out(missed: dict[str, Sequence[int]], root: Path = ROOT) -> dict[Line, int]:
+    """Lines that no test ran, with their numbers."""
+    found = {}
+    for file, numbers in missed.items():
+        lines = (root / file).read_text("utf-8").splitlines()
+        found |= {(file, lines[number - 1].strip()): number for number in numbers}
+    return found
+
+
+def verdict(missed: dict[Line, int], excused: dict[Line, str]) -> tuple[list[str], int]:
+    """What to print of the lines left out, and the exit status."""
+    told = []
+    for (file, text), number in sorted(missed.items()):
+        told.append(f"{file}:{number}  {text}  ({excused.get((file, text), 'NO REASON')})")
+    told += [f"{f}  {text}  (NAMED, AND IT IS RUN)" for f, text in sorted(excused.keys() - missed)]
+    return told or ["no line is left out"], int(missed.keys() != excused.keys())
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the tests under coverage and compare with the page."""
+    import coverage
+    import pytest
+
+    measured = coverage.Coverage(source=[str(PACKAGE)], branch=True, data_file=None)
+    measured.start()
+    status = int(pytest.main(["-q", *TESTS, *arguments]))
+    measured.stop()
+    measured.report(show_missing=True, file=sys.stdout)
+    missed = {
+        str(file.relative_to(ROOT)): measured.analysis2(str(file))[3]
+        for file in sorted(PACKAGE.rglob("*.py"))
+    }
+    told, wrong = verdict(left_out(missed), named(PAGE.read_text("utf-8")))
+    print("\n".join(told))
+    return status or wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
