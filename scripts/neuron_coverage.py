@@ -36,7 +36,7 @@ def named(page: str) -> dict[Line, str]:
 
 def left_out(missed: dict[str, Sequence[int]], root: Path = ROOT) -> dict[Line, int]:
     """Lines that no test ran, with their numbers."""
-    found = {}
+    found: dict[Line, int] = {}
     for file, numbers in missed.items():
         lines = (root / file).read_text("utf-8").splitlines()
         found |= {(file, lines[number - 1].strip()): number for number in numbers}
