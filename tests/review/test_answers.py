@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from trn_validate.review.questions import (
     OPS,
     QUESTIONS,
     Material,
+    probed,
     real,
 )
 from trn_validate.run import Run
@@ -188,6 +191,26 @@ def test_every_question_has_a_verdict_that_answers_it_and_one_that_does_not() ->
     assert len(set(ids)) == len(ids) == 10
     assert {name for name, _, _ in ANSWERED} == set(ids)
     assert {name for name, _ in OPEN} == set(ids)
+
+
+def test_a_table_of_capabilities_answers_by_operation_and_not_by_what_was_not_asked() -> None:
+    rows = [
+        ("send_recv float32", 2, "right", ""),
+        ("send_recv int64", 2, "refused", "rank 1: NCC_EVRF035"),
+        ("send_recv bfloat16", 4, "unasked", ""),
+        ("broadcast float32", 2, "right", ""),
+    ]
+    table = SimpleNamespace(
+        capabilities=[
+            SimpleNamespace(operation=name, processes=n, state=state, detail=detail)
+            for name, n, state, detail in rows
+        ]
+    )
+    assert list(probed(table, re.compile("send"))) == [
+        "send_recv float32 on 2: right",
+        "send_recv int64 on 2: refused (rank 1: NCC_EVRF035)",
+    ]
+    assert list(probed(None, re.compile("send"))) == []
 
 
 def test_the_page_for_the_first_run_asks_the_same_questions() -> None:

@@ -89,18 +89,31 @@ def _fallback_ops(material: Material) -> str | None:
 
 
 def _named(pattern: str, *stages: str) -> Callable[[Material], str | None]:
-    """Every check and fact of these stages whose name has the pattern."""
+    """What probes of these stages found of an operation whose name has the pattern.
+
+    Where a verdict has no table of them, its checks and facts of that name.
+    """
     wanted = re.compile(pattern, re.IGNORECASE)
 
     def read(material: Material) -> str | None:
         told = []
         for stage in stages:
             verdict = material.verdicts.get(stage)
-            found = [*_checks(verdict, wanted), *_facts(verdict, wanted)] if verdict else []
+            found = list(probed(verdict, wanted))
+            if verdict and not found:
+                found = [*_checks(verdict, wanted), *_facts(verdict, wanted)]
             told += [f"{text} ({stage})" for text in found]
         return "; ".join(told) or None
 
     return read
+
+
+def probed(verdict: object, wanted: re.Pattern[str]) -> Iterator[str]:
+    """Rows of a verdict's table of capabilities; one that was not asked is no answer."""
+    for row in getattr(verdict, "capabilities", ()):
+        if wanted.search(row.operation) and row.state != "unasked":
+            detail = f" ({row.detail})" if row.detail else ""
+            yield f"{row.operation} on {row.processes}: {row.state}{detail}"
 
 
 def _checks(verdict: Verdict, wanted: re.Pattern[str]) -> Iterator[str]:
@@ -178,7 +191,7 @@ QUESTIONS: tuple[Question, ...] = (
         "uneven_all_to_all",
         "Does all_to_all_single take uneven splits?",
         f"{COLLECTIVES}, with a check or a fact of uneven splits",
-        _named(r"uneven", COLLECTIVES),
+        _named(r"all_to_all(?!_list).*uneven", COLLECTIVES),
     ),
     Question(
         "fallback_ops",
