@@ -98,6 +98,23 @@ def test_a_launch_of_many_ranks_is_preceded_by_one_of_few(tmp_path: Path) -> Non
     assert {name: warm.env[name] for name in CACHES} == {name: full.env[name] for name in CACHES}
 
 
+@pytest.mark.parametrize(
+    ("name", "few"),
+    [
+        ("tp", {"dp_shard": 2, "tp": 4}),
+        ("cp", {"tp": 4, "cp": 2}),
+        ("pp", {"tp": 4, "cp": 2, "pp": 2}),
+    ],
+)
+def test_parameters_are_still_sharded_on_few_ranks(
+    tmp_path: Path, name: str, few: dict[str, int]
+) -> None:
+    warm = warm_spec(spec_of(BIG, rung(name), name, tmp_path))
+    assert warm is not None
+    assert warm.degrees == Degrees(**few)
+    assert warm.degrees.dp_shard * warm.degrees.cp == 2
+
+
 @pytest.mark.parametrize("name", ["baseline", "fsdp"])
 def test_few_ranks_need_none_before_them(tmp_path: Path, name: str) -> None:
     (asked,) = launched(tmp_path, name)

@@ -92,10 +92,9 @@ def warm_spec(spec: RunSpec) -> RunSpec | None:
     degrees = spec.degrees
     if spec.device != "neuron" or degrees.world_size <= FEW or degrees.ep > 1:
         return None
-    fewer = degrees.model_copy(
-        # Two, so that parameters are still gathered and gradients still scattered.
-        update={"dp_replicate": 1, "dp_shard": min(degrees.dp_shard, 2)}
-    )
+    # Two, so that parameters are still gathered and gradients scattered; over cp they are anyhow.
+    shards = 1 if degrees.cp > 1 else min(degrees.dp_shard, 2)
+    fewer = degrees.model_copy(update={"dp_replicate": 1, "dp_shard": shards})
     if fewer == degrees:
         return None
     name = f"{spec.name}-warm"
