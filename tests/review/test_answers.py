@@ -223,7 +223,7 @@ def test_the_page_for_the_first_run_asks_the_same_questions() -> None:
 @pytest.mark.parametrize(
     "elsewhere",
     [
-        {"root": "/tmp/host"},
+        {"root": "/moved"},
         {"target": "rehearsal"},
         {"target": "cpu"},
         {"trn2_functions": 0},
