@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 
 from stages import environment_device, stages_of
+from stages.environment_ops import MODULE as OPS
 from tests import fake_collectives
 from tests.builders import ROOT, check, load_plan, raw_plan
 from tests.fake_captures import MOMENTS, SHAPES, Keeps
@@ -41,6 +42,7 @@ from trn_validate.ladder import resolve
 from trn_validate.launch import Cause, FakeLauncher, LaunchRequest, LaunchResult
 from trn_validate.launching import Trial, run_spec
 from trn_validate.launching import request as request_of
+from trn_validate.operation import OperationSpec
 from trn_validate.progress import Progress
 from trn_validate.ranks import RankRecord
 from trn_validate.records import (
@@ -112,6 +114,11 @@ class Launch:
         """Name of the launch, such as ``reference``."""
         return self.request.name
 
+    @property
+    def computes(self) -> bool:
+        """Whether it puts tensors on the device."""
+        return self.spec is not None or bool(self.probed) or OPS in self.request.argv
+
     def ranks(self, rank: int | None = None) -> list[int]:
         """That rank, or all."""
         return [rank] if rank is not None else list(self.lines)
@@ -161,6 +168,8 @@ def _probe(request: LaunchRequest) -> Launch:
         return Launch(request, answer=_operator(entry.name))
     if probing.MODULE in request.argv:
         return Launch(request, probed=fake_collectives.imagined(request))
+    if OPS in request.argv:
+        return Launch(request, answer=operation_answer(request))
     if request.argv[0].endswith("nccom-test"):
         return Launch(request, answer=NCCOM_REPORT)
     module, distribution = request.argv[-3:-1]
@@ -177,6 +186,27 @@ def _probe(request: LaunchRequest) -> Launch:
 
 NCCOM_REPORT = {"results": [{"size(B)": 1024, "type": "fp32", "time:avg(us)": 6.19}]}
 """What the vendor's test of collectives reports."""
+
+
+def operation_answer(request: LaunchRequest) -> dict[str, Any]:
+    """What an operation that is right on the device of its spec answers."""
+    spec = OperationSpec.model_validate_json(Path(request.argv[-1]).read_bytes())
+    compared = [
+        {"what": f"{dtype} output 0, seed {seed}", "largest": 1.1, "norm": 1.0}
+        for dtype in ("float32", "bfloat16")
+        for seed in (0, 1)
+    ]
+    return {
+        "operation": spec.operation,
+        "pid": next(_PIDS),
+        "started": 1.5e9,
+        "device": spec.device,
+        "versions": {"torch": "2.14.1"},
+        "hooks": [],
+        "compared": compared,
+        "asked": "torch_neuronx",
+        "seconds": 0.1,
+    }
 
 
 def lineage_answer(env: Mapping[str, str]) -> dict[str, Any]:
@@ -387,7 +417,9 @@ def _write(launch: Launch) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "output.log").write_text(launch.log)
     if launch.answer is not None:
-        Path(launch.request.argv[-1]).write_text(json.dumps(launch.answer))
+        # A probe that is told by a spec has its answer beside it.
+        name = "answer.json" if OPS in launch.request.argv else launch.request.argv[-1]
+        (folder / name).write_text(json.dumps(launch.answer))
     if launch.probed:
         fake_collectives.write(launch.request, launch.probed)
     if launch.spec is None:

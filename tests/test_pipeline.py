@@ -124,6 +124,7 @@ def test_the_stages_are_listed_with_what_each_asks(cli: Cli) -> None:
         "environment.device",
         "environment.imports",
         "environment.collectives",
+        "environment.ops",
         "baseline.eager",
         "baseline.checkpoint",
         "parallelism.<rung>",

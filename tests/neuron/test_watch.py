@@ -32,7 +32,7 @@ def counts(machine: Machine, **statuses: int) -> Defect:
     """Every launch of ranks is seen by the driver."""
 
     def apply(launch: Launch) -> None:
-        if launch.spec is not None or launch.probed:
+        if launch.computes:
             for name, number in (statuses or {"success": 5}).items():
                 file = machine.device(0) / f"neuron_core0/stats/status/{name}/total"
                 machine.count(0, 0, name, int(file.read_text()) + number)
@@ -46,8 +46,8 @@ def verdict(
     """What the first stage that trains says on this machine, damaged before it."""
     plan = plans.load(ROOT / "configs/trn2.3xlarge.yaml")
     rig = Rig(machine.root.parent, counts(machine), plan=plan, choice=machine.install())
-    for stage in ("environment.device", "environment.imports", "environment.collectives"):
-        rig.walk(only=stage)
+    for stage in ("device", "imports", "collectives", "ops"):
+        rig.walk(only=f"environment.{stage}")
     damage()
     rig.spoil(*defects)
     rig.walk(only=STAGE)
