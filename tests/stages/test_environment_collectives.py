@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stages.environment_collectives import FAMILY
-from tests.builders import ladder_of
+from tests.builders import ladder_of, load_plan, raw_plan
 from tests.fake_collectives import TRACE, Spoil, ends, headers, stuck
 from tests.fake_training import (
     Defect,
@@ -22,6 +22,7 @@ from tests.fake_training import (
     within,
 )
 from tests.fake_training import ends as launch_ends
+from trn_validate.config import Plan
 from trn_validate.launch import Cause
 from trn_validate.verdict import Capability, Outcome, Verdict
 
@@ -144,6 +145,44 @@ def test_a_ladder_whose_reference_is_unsupported_is_so_as_a_whole(
     found = rig.verdict("parallelism.full_tp")
     assert found.outcome is Outcome.UNSUPPORTED
     assert str(found.unsupported).startswith("parallelism.full_fsdp is unsupported: ")
+
+
+def experts(folder: Path) -> Plan:
+    """Experts over two ranks, by the exchange that takes one tensor for all ranks."""
+    raw = raw_plan()
+    ladder = raw["paths"]["native"]["ladders"][0]
+    ladder["model"] |= {"flavor": "debugmodel_moe", "layers": None}
+    ladder["workload"] |= {"spmd_backend": "partial_dtensor"}
+    ladder["rungs"] = [
+        {"name": "baseline"},
+        {"name": "fsdp", "extends": "baseline", "dp_shard": 2},
+        {"name": "ep", "extends": "fsdp", "ep": 2},
+    ]
+    return load_plan(folder, raw=raw)
+
+
+@pytest.mark.parametrize(
+    ("operation", "text", "closed"),
+    [
+        (
+            "all_to_all float32 uneven",
+            "RuntimeError: alltoall_base: Only even split sizes are supported. Got ...",
+            True,
+        ),
+        ("all_gather_list float32 scalar", "IndexError: tuple index out of range", False),
+    ],
+)
+def test_what_users_saw_refused_is_in_the_table_and_closes_what_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, text: str, closed: bool
+) -> None:
+    calm_host(monkeypatch)
+    rig = Rig(tmp_path, on_two(ends(operation, "refused", text)), plan=experts(tmp_path))
+    rig.walk()
+    assert capability(rig.verdict(STAGE), operation).detail == f"rank 0: {text}"
+    assert rig.verdict(FSDP).outcome is Outcome.PASSED
+    found = rig.verdict("parallelism.ep")
+    assert (found.outcome is Outcome.UNSUPPORTED) == closed
+    assert (text in str(found.unsupported)) == closed
 
 
 def timed_out(launch: Launch) -> None:
