@@ -6,8 +6,8 @@ for dp_shard, all three for tp with the sequence split, all_gather and reduce_sc
 send and recv for pp. No plan has ep yet: its all_to_all is read in torchtitan's
 models/common/token_dispatcher.py, and in spmd_types, whose form takes one tensor a rank. The
 barrier is in torchtitan's distributed/utils.py (set_pg_timeouts), the objects in torch's
-distributed/checkpoint/utils.py, by which every layout loads the seed; loss and token count are
-reduced as scalars in torchtitan's trainer.py.
+distributed/checkpoint/utils.py, by which every layout loads the seed; the loss is reduced as a
+scalar in torchtitan's trainer.py.
 """
 
 from __future__ import annotations
@@ -130,8 +130,9 @@ def _needs(rung: ResolvedRung) -> Iterator[Collective]:
     dtype = workload.compute_dtype
     yield Collective(kind="barrier")
     yield Collective(kind="objects")
+    # Its count of tokens is asked as int64 and closes nothing: the vendor's fork of the trainer
+    # cannot be read, and may count otherwise where the device reduces no whole numbers.
     yield Collective(kind="all_reduce", form="scalar")
-    yield Collective(kind="all_reduce", dtype="int64", form="scalar")
     if degrees.dp_replicate > 1:
         yield Collective(kind="all_reduce", groups=_groups(degrees, "dp_replicate"))
     if degrees.dp_shard > 1:
@@ -156,7 +157,6 @@ def _needs(rung: ResolvedRung) -> Iterator[Collective]:
         kind: COLLECTIVE = "all_to_all_list" if listed else "all_to_all"
         groups = _groups(degrees, "ep")
         yield Collective(kind=kind, dtype=dtype, form="uneven", groups=groups)
-        yield Collective(kind=kind, dtype="int64", groups=groups)
 
 
 def _groups(degrees: Degrees, axis: str) -> Groups | None:
