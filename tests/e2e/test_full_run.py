@@ -80,7 +80,13 @@ def test_gradients_and_parameters_of_every_rung_are_within_limits_that_a_control
     assert control > 0.0
     for stage in TRAINED[2:]:
         checks = verdicts(full_run)[stage].checks
-        judged = [c for c in checks if c.name.endswith("gradient of step 1")]
+        judged = [
+            check
+            for check in checks
+            if check.name.endswith("gradient of step 1")
+            # The mixture of experts has a control of its own.
+            and not check.name.startswith(("control", "experts"))
+        ]
         assert judged
         for check in judged:
             assert check.basis is not None
@@ -120,6 +126,20 @@ def test_compiled_blocks_ran_compiled_and_once(full_run: Finished) -> None:
     }
     assert verdict.measures["compiled-tp.compile_seconds"] > 0
     assert verdict.measures["compiled-tp.compiled_graphs"] >= 1
+
+
+def test_kernels_were_launched_on_every_rank_and_moved_nothing_beyond_the_limits(
+    full_run: Finished,
+) -> None:
+    verdict = verdicts(full_run)["kernels.nki"]
+    found = {check.name: check for check in verdict.checks}
+    for launch, ranks in (("kernels", 4), ("kernels-compiled", 4), ("experts", 1)):
+        assert found[f"{launch}: provider of kernels"].measured != "none"
+        for what in ("modules without their kernel", "launches of kernels"):
+            assert found[f"{launch}: {what}"].detail == f"{ranks} ranks"
+        assert 0.0 < float(found[f"{launch}: gradient of step 1"].measured) < 1e-4
+    assert len([name for name in found if name.startswith("expert_mlp ")]) > 60
+    assert verdict.measures["kernels.with_over_without"] > 0
 
 
 def test_the_files_of_the_checkpoint_are_listed_with_their_hashes(full_run: Finished) -> None:
@@ -167,8 +187,9 @@ def test_plan_keeps_what_is_fresh_and_shows_each_command(full_run: Finished) -> 
     assert plan.status == 0
     lines = plan.stdout.splitlines()
     assert sum(line.startswith("keep ") for line in lines) == len(STAGES)
-    # 2 of the collectives, 5 of the baseline, 5 of the checkpoint, 6 rungs, 2 compiled.
-    assert sum("torch.distributed.run" in line for line in lines) == 20
+    # 2 of the collectives, 5 of the baseline, 5 of the checkpoint, 6 rungs, 2 compiled, 5 with
+    # kernels.
+    assert sum("torch.distributed.run" in line for line in lines) == 25
 
 
 def test_an_edited_verdict_is_never_read_as_a_pass(copied_run: Path) -> None:
