@@ -18,6 +18,10 @@ from trn_validate.records import (
     Failure,
     Kernels,
     Line,
+    Mark,
+    ProbeClosing,
+    ProbeHeader,
+    ProbeLine,
     Saved,
     Written,
     failure_file,
@@ -25,9 +29,12 @@ from trn_validate.records import (
 )
 from trn_validate.spec import (
     CheckpointChoice,
+    Collective,
+    CollectivesSpec,
     CompileChoice,
     DataChoice,
     Degrees,
+    Groups,
     KernelUse,
     ModelChoice,
     RunSpec,
@@ -68,6 +75,21 @@ LINES: list[Written] = [
     KERNELS,
     closing(1),
 ]
+PROBED: list[ProbeHeader | Mark | ProbeClosing] = [
+    ProbeHeader(
+        rank=1,
+        world_size=2,
+        pid=7,
+        started=1.5,
+        device="cpu",
+        backend="gloo",
+        versions={"torch": "2.14.1"},
+        hooks=(),
+    ),
+    Mark(operation="barrier", phase="refused", what="NotImplementedError: no", seconds=0.1),
+    ProbeClosing(operations=1),
+]
+PAIRS = Collective(kind="all_reduce", groups=Groups(size=2, stride=1))
 FAILURE = Failure(rank=1, pid=7, at=1.5, type="ValueError", message="no", traceback="...")
 EXAMPLES: list[Record] = [
     Degrees(tp=2),
@@ -77,7 +99,19 @@ EXAMPLES: list[Record] = [
     CompileChoice(backend="inductor"),
     KernelUse(name="k", override="a.k", replaces="a:A", by="a:B", launches={"k_forward": 1}),
     run_spec(),
+    Groups(size=4, stride=2),
+    PAIRS,
+    CollectivesSpec(
+        name="ranks-2",
+        records="records",
+        stacks="stacks",
+        device="cpu",
+        backend="gloo",
+        operations=(PAIRS,),
+        seconds=5.0,
+    ),
     *LINES,
+    *PROBED,
     FAILURE,
 ]
 
@@ -117,6 +151,12 @@ def test_a_record_converts_no_value(name: str, value: object) -> None:
     values = json.loads(run_spec().model_dump_json()) | {name: value}
     with pytest.raises(ValidationError, match=name):
         RunSpec.model_validate_json(json.dumps(values))
+
+
+@pytest.mark.parametrize("line", PROBED, ids=lambda line: str(line.kind))
+def test_a_line_of_a_probe_is_told_by_its_kind(line: Record) -> None:
+    told: TypeAdapter[Record] = TypeAdapter(ProbeLine)
+    assert type(told.validate_json(line.model_dump_json())) is type(line)
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: str(line.kind))

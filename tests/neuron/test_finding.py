@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from trn_validate.neuron.catalogue import CATALOGUE, HOST, LINEAGE, PACKAGES, VARIABLES
+from trn_validate.neuron.catalogue import (
+    CATALOGUE,
+    COLLECTIVES,
+    HOST,
+    LINEAGE,
+    PACKAGES,
+    VARIABLES,
+)
 from trn_validate.neuron.finding import errors, facts_of, found, none_of
 
 
@@ -41,6 +48,6 @@ def test_findings_of_one_name_are_one_fact() -> None:
 
 
 def test_no_two_findings_have_one_name_and_each_says_what_to_do() -> None:
-    groups = (HOST, PACKAGES, LINEAGE, VARIABLES)
+    groups = (HOST, PACKAGES, LINEAGE, VARIABLES, COLLECTIVES)
     assert len(CATALOGUE) == sum(len(group) for group in groups)
     assert [name for name, entry in CATALOGUE.items() if len(entry.todo) < 10] == []

@@ -73,7 +73,7 @@ def ladder_rows(standings: list[Standing], plan: Plan) -> list[dict[str, str]]:
 def test_the_first_line_says_rehearsal_and_the_outcome(rig: Rig) -> None:
     first = report(rig).splitlines()[0]
     number = len(rig.outcomes())
-    assert number == 8
+    assert number == 9
     assert first == f"**REHEARSAL: all {number} stages passed (not evidence: the target is cpu)**"
 
 

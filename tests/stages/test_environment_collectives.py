@@ -28,6 +28,7 @@ from trn_validate.verdict import Capability, Outcome, Verdict
 
 STAGE, FSDP, TP = "environment.collectives", "parallelism.fsdp", "parallelism.tp"
 COMPILE = "kernels.compile"
+NKI = "kernels.nki"
 WRONG, STUCK = "operations with a wrong answer", "needed operations that hung or crashed"
 
 
@@ -123,13 +124,12 @@ def test_an_accepted_rung_lets_the_others_run_and_what_compiles_a_closed_one_say
     # It uses the same groups for its shards.
     assert outcomes["parallelism.hsdp"] == "unsupported"
     assert outcomes["parallelism.cp"] == "blocked"
-    plan = cpu_plan(
-        "accept_unsupported=[parallelism.tp, parallelism.hsdp, parallelism.cp, kernels.compile]"
-    )
-    rig.plan = plan
+    accepted = (TP, "parallelism.hsdp", "parallelism.cp", COMPILE, NKI)
+    rig.plan = cpu_plan(f"accept_unsupported=[{', '.join(accepted)}]")
     assert rig.walk() == 0
     assert rig.outcomes()["parallelism.pp"] == "passed"
     assert str(rig.verdict(COMPILE).unsupported).startswith("parallelism.tp is unsupported: ")
+    assert rig.outcomes()[NKI] == "unsupported"
 
 
 def test_a_ladder_whose_reference_is_unsupported_is_so_as_a_whole(
