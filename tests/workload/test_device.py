@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import mmap
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -92,10 +93,11 @@ def test_memory_is_counted_in_bytes_under_the_names_of_an_allocator(
     }
     assert stats["active_bytes.all.peak"] > 2**20
     assert stats["reserved_bytes.all.peak"] < module.get_device_properties().total_memory
-    held = bytearray(b"x") * (64 * 2**20)
-    grown = module.memory_stats()
+    # Mapped, since an allocator may hand out memory that other tests have used and freed.
+    with mmap.mmap(-1, 64 * 2**20) as held:
+        held.write(b"x" * len(held))
+        grown = module.memory_stats()
     assert grown["active_bytes.all.peak"] - stats["active_bytes.all.peak"] > 32 * 2**20
-    assert len(held) == 64 * 2**20
 
 
 def test_a_name_that_torch_does_not_have_either_is_an_attribute_error(
