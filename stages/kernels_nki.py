@@ -112,6 +112,7 @@ def _operators(context: Context, findings: Findings) -> None:
     for asked, kernel in zip(requests, plan.kernels, strict=True):
         findings.expects += ops_names(kernel)
         findings.checks += ops_checks(plan, asked, kernel)
+        findings.artifacts.append(f"{context.attempt.relative}/{asked.name}")
 
 
 def _against(context: Context, findings: Findings, without: Reference, spec: RunSpec) -> None:
@@ -131,20 +132,21 @@ def _against(context: Context, findings: Findings, without: Reference, spec: Run
         Compared(reference=without.thing, candidate=own, differ="implementation")
     )
     findings.artifacts.append(f"{context.attempt.relative}/{spec.name}")
-    pairs = _timed(context, spec) or [Pair(without.yardstick.steps, trial.records.steps)]
+    pairs = _timed(context, findings, spec) or [Pair(without.yardstick.steps, trial.records.steps)]
     measures = pair_measures(pairs)
     findings.measures |= {f"{spec.name}.{key}": value for key, value in measures.items()}
     findings.facts[f"{spec.name}: speed"] = claim(measures)
     describe(findings, trial, str(layout(plan).ladder.model))
 
 
-def _timed(context: Context, spec: RunSpec) -> list[Pair]:
+def _timed(context: Context, findings: Findings, spec: RunSpec) -> list[Pair]:
     """Runs without and with kernels, one after the other, so that what drifts meets both."""
     if context.plan.kernel_pairs == 1:
         return []
     pairs = []
     for number in range(1, context.plan.kernel_pairs + 1):
         both = pair_specs(spec, context.attempt.private, number)
+        findings.artifacts += [f"{context.attempt.relative}/{one.name}" for one in both]
         without, with_ = (launch(context, [one])[0].records.steps for one in both)
         pairs.append(Pair(without, with_))
     return pairs
