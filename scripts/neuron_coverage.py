@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,7 +34,7 @@ def named(page: str) -> dict[Line, str]:
     return {(file, text): reason for file, text, reason in _ROW.findall(page)}
 
 
-def left_out(missed: dict[str, Sequence[int]], root: Path = ROOT) -> dict[Line, int]:
+def left_out(missed: Mapping[str, Sequence[int]], root: Path = ROOT) -> dict[Line, int]:
     """Lines that no test ran, with their numbers."""
     found: dict[Line, int] = {}
     for file, numbers in missed.items():
