@@ -43,7 +43,7 @@ help: ## List the commands
 	@echo "  STAGE=stage.name    the stage that rerun repeats"
 	@echo "  N=20                runs of soak"
 	@echo "  SET='a.b=1 c=2'     settings of the plan to change"
-	@echo "  ARGS='--new'        passed on as they are (run: --from, --force, --new, --require-evidence)"
+	@echo "  ARGS='--new'        passed on as they are (run: --from, --until, --force, --new, --require-evidence)"
 	@echo "  PYTHON=python3.12   the Python to use"
 	@echo "  TORCH_INDEX=URL     index that .venv takes torch from, for example the one of the CPU wheels"
 	@echo "  TITAN_REVISION=REV  revision of the vendor's fork of torchtitan on a Trn2; none leaves it out"

@@ -77,6 +77,7 @@ def run(
     from_: Annotated[
         str | None, typer.Option("--from", help="Rerun this stage and all after it.")
     ] = None,
+    until: Annotated[str | None, typer.Option(help="Stop after this stage.")] = None,
     force: Annotated[bool, typer.Option(help="Run also what is still fresh.")] = False,
     new: Annotated[bool, typer.Option("--new", help="Start a new run folder.")] = False,
     require_evidence: Annotated[
@@ -95,9 +96,14 @@ def run(
     from trn_validate.selection import Selection
 
     _heed_signals()
-    asked, chosen = (
-        settings or [],
-        Selection(only=only, start=from_, force=force, new=new, require_evidence=require_evidence),
+    asked = settings or []
+    chosen = Selection(
+        only=only,
+        start=from_,
+        until=until,
+        force=force,
+        new=new,
+        require_evidence=require_evidence,
     )
     if kernel is not None:
         from trn_validate.trying import try_kernel

@@ -1,10 +1,10 @@
-"""Whether healthy runs pass: the whole plan again and again, under other seeds, threads and load.
+"""Whether healthy runs pass: the ladder again and again, under other seeds, threads and load.
 
-``make soak N=20`` runs the plan N times, each time with another seed of weights and data, on
-one core or on all, idle or beside a process that computes. Every repeat has a reports folder of
-its own, so that a soak that was stopped goes on where it was: what has passed with the same code
-is not run again. At the end the distribution of every deviation against its limit is printed; with
-``--write`` it goes into docs/margins.md, together with how it was made.
+``make soak N=20`` runs the plan's stages to the last rung N times, each time with another seed of
+weights and data, on one core or on all, idle or beside a process that computes. Every repeat has a
+reports folder of its own, so that a soak that was stopped goes on where it was: what has passed
+with the same code is not run again. At the end the distribution of every deviation against its
+limit is printed; with ``--write`` it goes into docs/margins.md, together with how it was made.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
+from stages.parallelism import FAMILY as RUNGS
 from trn_validate.errors import ConfigError, TrnValidateError, UsageError, exit_status
 from trn_validate.plan import load
 from trn_validate.sources import code_version
@@ -84,10 +85,11 @@ def load_beside(busy: bool) -> Iterator[None]:
 
 
 def run_once(repeat: Repeat, config: Path, folder: Path, settings: Sequence[str]) -> int:
-    """Run the plan under these circumstances; gives the pipeline's exit status."""
-    ladders = load(config, settings=tuple(settings)).ladders
-    seeds = [f"paths.native.ladders.{x.name}.workload.seed={repeat.seed}" for x in ladders]
+    """Run the plan to its last rung so; gives the pipeline's exit status."""
+    plan = load(config, settings=tuple(settings))
+    seeds = [f"paths.native.ladders.{x.name}.workload.seed={repeat.seed}" for x in plan.ladders]
     argv = [sys.executable, "pipeline.py", "run", "--config", str(config)]
+    argv += ["--until", RUNGS.members(plan)[-1].id]
     for setting in (*settings, *seeds):
         argv += ["--set", setting]
     chosen = set(sorted(os.sched_getaffinity(0))[: repeat.cores])
@@ -212,8 +214,11 @@ def soak(options: argparse.Namespace) -> int:
     """Run what is left to run, then print the margins."""
     if options.repeats < 1:
         raise UsageError("a soak has at least one run", where=f"--repeats {options.repeats}")
-    if load(options.config).profile.device != "cpu":
+    plan = load(options.config, settings=tuple(options.settings))
+    if plan.profile.device != "cpu":
         raise ConfigError("a soak repeats a plan of the CPU", where=str(options.config))
+    if not RUNGS.members(plan):
+        raise ConfigError("a soak repeats rungs, and the plan has one", where=str(options.config))
     cores = len(os.sched_getaffinity(0))
     repeats = [Repeat.of(number, cores) for number in range(options.repeats)]
     found: list[Verdict] = []

@@ -337,6 +337,14 @@ def test_a_stage_that_does_not_exist_is_refused_before_a_run_is_made(desk: Desk)
 def test_two_ways_to_name_a_stage_exclude_each_other(desk: Desk) -> None:
     with pytest.raises(ConfigError, match="--only and --from exclude each other"):
         desk.run(only=TP, start=TP)
+    with pytest.raises(ConfigError, match="--only and --until exclude each other"):
+        desk.run(only=TP, until=TP)
+
+
+def test_an_end_before_the_beginning_is_refused(desk: Desk) -> None:
+    with pytest.raises(UsageError, match=f"{EAGER} comes before {TP}"):
+        desk.run(start=TP, until=EAGER)
+    assert desk.runs == []
 
 
 def test_a_run_that_another_process_is_at_is_left_alone(desk: Desk) -> None:

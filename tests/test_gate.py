@@ -212,6 +212,24 @@ def test_from_reruns_a_stage_and_all_after_it_fresh_or_not(tmp_path: Path) -> No
     assert ran(made) == [2, 3, 3]
 
 
+def test_until_stops_after_a_stage_and_exits_as_the_stages_so_far(tmp_path: Path) -> None:
+    rig, made = stubs(tmp_path, holding, holding, not_holding)
+    assert rig.walk(until=TWO) == PASSED
+    assert ran(made) == [1, 1, 0]
+    assert status_of(rig.gate.standings()) == STALE
+    assert rig.walk(start=TWO, until=TWO) == PASSED
+    assert ran(made) == [1, 2, 0]
+    assert rig.walk(until=THREE) == FAILED
+    assert ran(made) == [1, 2, 1]
+
+
+def test_until_exits_as_a_stage_that_said_no_before_it(tmp_path: Path) -> None:
+    rig, made = stubs(tmp_path, not_holding, holding, holding)
+    assert rig.walk(until=TWO) == FAILED
+    assert ran(made) == [1, 0, 0]
+    assert list(rig.outcomes().values()) == ["failed", "blocked", "-"]
+
+
 def test_a_rerun_in_the_middle_makes_what_follows_stale_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

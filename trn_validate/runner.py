@@ -167,16 +167,14 @@ class Runner:
             if not self.selection.force:
                 # A verdict that cannot be read is told before anything runs.
                 self.gate.standings()
-            self._walk(0, reuse=not self.selection.force)
-            return exit_status(self.gate.standings())
+            return self._walk(0, reuse=not self.selection.force)
         place = self.gate.stages.index(self.gate.stage(begin))
         # What is about to be replaced need not be readable.
         earlier = self.gate.standings(place)
         require_open(earlier, begin)
         keep_plan(self.gate.run, self.gate.plan)
         if self.selection.only is None:
-            self._walk(place, reuse=False)
-            return exit_status(self.gate.standings())
+            return self._walk(place, reuse=False)
         stage = self.gate.stages[place]
         self._execute(stage, earlier)
         now = self.gate.standings()
@@ -185,11 +183,14 @@ class Runner:
                 self.progress.line(f"stale now: {later.stage.id} ({later.freshness.reason})")
         return stage_status(now[place])
 
-    def _walk(self, first: int, *, reuse: bool) -> None:
+    def _walk(self, first: int, *, reuse: bool) -> int:
+        """Run the stages from one on, to the last that is asked for; their exit status."""
         keep_plan(self.gate.run, self.gate.plan)
+        until = self.selection.until
+        end = None if until is None else self.gate.stages.index(self.gate.stage(until)) + 1
         done: list[Standing] = list(self.gate.standings(first))
         closed: str | None = None
-        for stage in self.gate.stages[first:]:
+        for stage in self.gate.stages[first:end]:
             if closed is not None:
                 self.progress.skip()
                 verdict = self.executor.block(stage, self.gate.expected(stage, done), closed)
@@ -203,6 +204,7 @@ class Runner:
             done.append(standing)
             if closed is None and not standing.opens:
                 closed = stage.id
+        return exit_status(self.gate.standings(end))
 
     def _execute(self, stage: Stage, earlier: Sequence[Standing]) -> None:
         expected = self.gate.expected(stage, earlier)

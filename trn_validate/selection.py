@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trn_validate.errors import ConfigError, EvidenceError
+from trn_validate.errors import ConfigError, EvidenceError, UsageError
 from trn_validate.gate import named
 from trn_validate.stage import Stage
 
@@ -16,6 +16,7 @@ class Selection:
 
     only: str | None = None
     start: str | None = None
+    until: str | None = None
     force: bool = False
     new: bool = False
     require_evidence: bool = False
@@ -24,10 +25,11 @@ class Selection:
         """Refuse what contradicts itself.
 
         Raises:
-            ConfigError: both ``--only`` and ``--from``.
+            ConfigError: ``--only`` with ``--from`` or ``--until``.
         """
-        if self.only and self.start:
-            raise ConfigError("--only and --from exclude each other", where="command line")
+        for name, stage in (("--from", self.start), ("--until", self.until)):
+            if self.only and stage:
+                raise ConfigError(f"--only and {name} exclude each other", where="command line")
 
     @property
     def begin(self) -> str | None:
@@ -35,13 +37,18 @@ class Selection:
         return self.only or self.start
 
     def check_stage(self, stages: Sequence[Stage], source: str) -> None:
-        """Refuse a stage that the plan does not have.
+        """Refuse a stage that the plan does not have, and an end before the beginning.
 
         Raises:
-            UsageError: says which it has.
+            UsageError: says which stages it has, or in which order they come.
         """
-        if self.begin is not None:
-            named(stages, self.begin, source)
+        places = [stages.index(named(stages, x, source)) for x in (self.begin, self.until) if x]
+        if places != sorted(places):
+            raise UsageError(
+                f"{self.until} comes before {self.begin}",
+                where="--from and --until",
+                todo=f"The order is {', '.join(stage.id for stage in stages)}.",
+            )
 
     def check_first(self, first: Stage, why: str) -> None:
         """Refuse a stage in the middle where there is no run to continue, and say why not.
