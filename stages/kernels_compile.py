@@ -14,6 +14,7 @@ from pathlib import Path
 from trn_validate.accepted import Reference, load_rung
 from trn_validate.collectives import lacking
 from trn_validate.comparison import comparison_checks, comparison_names, yardstick
+from trn_validate.compile_cache import launch_compiled
 from trn_validate.compiling import compile_checks, compile_measures, compile_names
 from trn_validate.config import Plan
 from trn_validate.describing import describe, series, thing
@@ -71,7 +72,7 @@ class _CompileStage:
             *twin, compiled = specs(place, name, rung)
             if twin:
                 eager = _stand_in(context, findings, eager, twin[0])
-            (trial,) = launch(context, [compiled])
+            trial = launch_compiled(context, findings, compiled)
             findings.checks += comparison_checks(plan, eager.yardstick, trial)
             findings.checks += compile_checks(trial, rung.ladder.model.resolved().layers)
             how = f"compiled by {plan.profile.compile_backend}"

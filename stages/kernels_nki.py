@@ -17,6 +17,7 @@ from stages.kernels_compile import specs as compile_specs
 from trn_validate.accepted import Reference, load_launch, load_rung
 from trn_validate.collectives import lacking
 from trn_validate.comparison import comparison_checks, comparison_names, yardstick
+from trn_validate.compile_cache import launch_compiled
 from trn_validate.compiling import compile_checks, compile_names
 from trn_validate.config import Model, Plan
 from trn_validate.control import CONTROL, control_checks, control_names, noise_between
@@ -119,7 +120,11 @@ def _against(context: Context, findings: Findings, without: Reference, spec: Run
     """One run with kernels, against the same run without."""
     plan = context.plan
     findings.expects += (*comparison_names(spec.name), *use_names(spec.name))
-    (trial,) = launch(context, [spec])
+    trial = (
+        launch(context, [spec])[0]
+        if spec.compiled is None
+        else launch_compiled(context, findings, spec)
+    )
     findings.checks += comparison_checks(plan, without.yardstick, trial)
     findings.checks += use_checks(plan, trial)
     if spec.compiled is not None:

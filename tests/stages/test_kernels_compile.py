@@ -81,6 +81,14 @@ def test_a_healthy_run_passes_and_says_what_it_was_held_against(rig: Rig) -> Non
     assert paths == {"compiled-baseline", "compiled-tp"}
 
 
+def test_the_state_of_the_compilers_cache_stands_beside_its_seconds(rig: Rig) -> None:
+    verdict = rig.verdict(STAGE)
+    for name, _ in targets(rig.plan):
+        assert "files before" in verdict.facts[f"{name}: compile cache"]
+        before = verdict.measures[f"{name}.cache_files_before"]
+        assert f" {before:.0f} files before" in verdict.facts[f"{name}: compile cache"]
+
+
 def test_a_twin_is_held_against_the_rung_and_the_compiled_run_against_the_twin(
     tmp_path: Path,
 ) -> None:
