@@ -3,8 +3,9 @@
     python -m scripts.bench [--reports FOLDER] [--repeat N] [--again STAGE] [--kernel-pairs N]
 
 The figures come from the verdicts and rank records of the newest finished run, from a copy of it
-in which one stage is run again, from ``pipeline.py status``, which is started a few times, and from
-judging made-up records of many ranks. They are for people to compare, and nothing judges them.
+in which one stage is run again, from ``pipeline.py status`` and a Trn2 plan where no Trn2 is, which
+are started a few times, and from judging made-up records of many ranks. They are for people to
+compare, and nothing judges them.
 
 Exit status: 0 done; 2 there is no finished run; 5 a verdict or a record cannot be read.
 """
@@ -16,8 +17,9 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +27,15 @@ from scripts.again import Again, run_again, timed_pairs
 from scripts.costs import PHASES, StageCost, cost, newest_finished
 from scripts.synthetic import Judged, measure
 from trn_validate.errors import TrnValidateError, UsageError, exit_status
+from trn_validate.gate import ABSENT
 from trn_validate.kernel_ops import STAGE as KERNELS
+from trn_validate.target import CPU, choose, host_root, read_signs
 from trn_validate.verdict import Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 _RANKS = (64, 1024)
 _RUNGS = "parallelism."
+_ABSENT = "configs/trn2.48xlarge.yaml"
 _NOTE = """\
 own: seconds of the stage in which no launch was alive. import, build and train: the slowest
 rank of each launch, all launches added. other: the rest of each launch's time (torchrun,
@@ -38,30 +43,47 @@ teardown, launches that do not train). Launches that ran side by side both count
 
 
 @dataclass(frozen=True)
-class StatusCost:
-    """What ``pipeline.py status`` takes."""
+class CommandCost:
+    """What a command takes that trains nothing."""
 
     seconds: tuple[float, ...]
     peak_bytes: int
 
 
-def measure_status(reports: Path, repeat: int) -> StatusCost:
+def measure_status(reports: Path, repeat: int) -> CommandCost:
     """Start ``pipeline.py status`` so often and take its time and its peak memory.
 
     Raises:
         UsageError: it refuses to answer.
     """
-    argv = [sys.executable, str(ROOT / "pipeline.py"), "status", "--reports", str(reports)]
+    # Any status but that of wrong usage is a run that stands so, and an answer.
+    answers = set(range(256)) - {UsageError.exit_status}
+    return _measure(["status", "--reports", str(reports)], repeat, answers)
+
+
+def measure_absent(repeat: int) -> CommandCost:
+    """Start a Trn2 plan so often where no Trn2 is, and take its time and its peak memory.
+
+    Raises:
+        UsageError: it does not say that the device is absent.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["run", "--config", str(ROOT / _ABSENT), "--new", "--reports", folder]
+        return _measure(command, repeat, {ABSENT})
+
+
+def _measure(command: Sequence[str], repeat: int, answers: Container[int]) -> CommandCost:
     seconds = []
     for _ in range(repeat):
         began = time.perf_counter()
+        argv = [sys.executable, str(ROOT / "pipeline.py"), *command]
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
         seconds.append(time.perf_counter() - began)
-        # Any other status is a run that stands so, and an answer.
-        if done.returncode == UsageError.exit_status:
-            raise UsageError(f"status gives no answer ({done.stderr.strip()})", where=str(reports))
+        if done.returncode not in answers:
+            why = done.stderr.strip()
+            raise UsageError(f"{command[0]} gives no answer ({why})", where=" ".join(command))
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return StatusCost(tuple(seconds), peak * 1024)
+    return CommandCost(tuple(seconds), peak * 1024)
 
 
 def chosen(verdicts: Sequence[Verdict], name: str | None) -> Verdict | None:
@@ -84,15 +106,15 @@ def chosen(verdicts: Sequence[Verdict], name: str | None) -> Verdict | None:
 def render(
     run: str,
     costs: Sequence[StageCost],
-    status: StatusCost,
+    status: CommandCost,
     judged: Sequence[Judged],
     again: Again | None = None,
+    absent: CommandCost | None = None,
 ) -> str:
     """The whole answer as text."""
     wall, own = sum(c.wall for c in costs), sum(c.own for c in costs)
     probe, stepping = sum(c.probe for c in costs), sum(c.stepping for c in costs)
     captures, gathering = sum(c.captures for c in costs), sum(c.capturing for c in costs)
-    low, high = min(status.seconds), max(status.seconds)
     lines = [
         f"run {run}: {len(costs)} stages",
         "",
@@ -112,12 +134,9 @@ def render(
         ),
         _line("in the compiler", f"{sum(c.compiling for c in costs):.1f} s", "part of train"),
         *(_again(again) if again else ()),
-        _line(
-            "status, wall time",
-            f"{statistics.median(status.seconds):.2f} s",
-            f"median of {len(status.seconds)}, {low:.2f} s to {high:.2f} s",
-        ),
+        _line("status, wall time", *_wall(status)),
         _line("status, peak memory", f"{status.peak_bytes / 2**20:.0f} MiB", "largest of them"),
+        *([_line("a Trn2 plan without a Trn2", *_wall(absent))] if absent else ()),
         *(
             _line(
                 f"judging {cost.ranks} ranks x {cost.steps} steps",
@@ -128,6 +147,12 @@ def render(
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _wall(cost: CommandCost) -> tuple[str, str]:
+    low, high = min(cost.seconds), max(cost.seconds)
+    detail = f"median of {len(cost.seconds)}, {low:.2f} s to {high:.2f} s"
+    return f"{statistics.median(cost.seconds):.2f} s", detail
 
 
 def _again(again: Again) -> tuple[str, str]:
@@ -194,7 +219,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         judged = [measure(ranks, 100) for ranks in _RANKS]
         repeated = chosen(verdicts, asked.again)
         again = run_again(run, repeated) if repeated else None
-        print(render(run.name, costs, status, judged, again), end="")
+        elsewhere = choose(read_signs(host_root())).target == CPU
+        absent = measure_absent(asked.repeat) if elsewhere else None
+        print(render(run.name, costs, status, judged, again, absent), end="")
         if asked.kernel_pairs > 1:
             (kernels,) = (one for one in verdicts if one.stage == KERNELS)
             print("\n".join(speeds(timed_pairs(run, kernels, asked.kernel_pairs))))

@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from scripts.again import Again
-from scripts.bench import StatusCost, chosen, main, measure_status, render, speeds
+from scripts.bench import (
+    CommandCost,
+    chosen,
+    main,
+    measure_absent,
+    measure_status,
+    render,
+    speeds,
+)
 from scripts.costs import StageCost, cost, newest_finished
 from scripts.synthetic import Judged
 from stages import stages_of
@@ -18,6 +26,7 @@ from trn_validate.records import Closing, Step, rank_file
 from trn_validate.run import Run
 from trn_validate.session import plan_text
 from trn_validate.store import Store
+from trn_validate.target import HOST_ROOT
 from trn_validate.verdict import Command, Verdict
 
 
@@ -159,6 +168,23 @@ def test_a_status_that_refuses_is_told(reports: Path) -> None:
         measure_status(reports, 1)
 
 
+def test_a_trn2_plan_is_started_where_no_trn2_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HOST_ROOT, str(tmp_path))
+    found = measure_absent(1)
+    assert len(found.seconds) == 1
+    assert found.peak_bytes > 2**20
+
+
+def test_a_plan_that_does_not_say_that_its_device_is_absent_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scripts.bench._ABSENT", "configs/nothing.yaml")
+    with pytest.raises(UsageError, match=r"run gives no answer .*nothing\.yaml"):
+        measure_absent(1)
+
+
 def test_the_answer_holds_every_stage_their_sum_and_both_shares() -> None:
     one = StageCost(
         stage="baseline.eager",
@@ -173,10 +199,10 @@ def test_the_answer_holds_every_stage_their_sum_and_both_shares() -> None:
         capturing=0.75,
         compiling=4.5,
     )
-    status = StatusCost((0.5, 0.7, 0.6), 40 * 2**20)
+    status = CommandCost((0.5, 0.7, 0.6), 40 * 2**20)
     judged = Judged(ranks=64, steps=100, seconds=0.25, peak_bytes=33 * 2**20, record_bytes=1)
     again = Again("parallelism.fsdp", first=20.0, seconds=20.5, peak_bytes=90 * 2**20)
-    text = render("cpu.native.20250101T000000Z", [one, one], status, [judged], again)
+    text = render("cpu.native.20250101T000000Z", [one, one], status, [judged], again, status)
     lines = text.splitlines()
     assert lines[0] == "run cpu.native.20250101T000000Z: 2 stages"
     numbers = {line.split()[0]: line.split()[1:] for line in lines[2:6]}
@@ -190,6 +216,7 @@ def test_the_answer_holds_every_stage_their_sum_and_both_shares() -> None:
     assert "9.0 s   part of train" in text
     assert "parallelism.fsdp again              1.025   20.5 s for the command, 20.0 s in" in text
     assert "90 MiB   its own process" in text
+    assert "a Trn2 plan without a Trn2         0.60 s   median of 3, 0.50 s to 0.70 s" in text
     assert "judging 64 ranks x 100 steps       0.25 s   peak memory 33 MiB" in text
 
 

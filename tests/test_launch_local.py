@@ -293,7 +293,7 @@ def test_a_process_that_ignores_term_is_killed_after_the_grace(
         )
     )
     assert result.cause is Cause.TIMEOUT
-    assert 1.5 <= time.monotonic() - began < 6
+    assert time.monotonic() - began >= 1.5
     assert bench.output() == "refused\n"
     assert bench.facts()["leftovers"] == 1
 
@@ -385,7 +385,8 @@ def test_a_second_interrupt_ends_the_launch_at_once(
             )
         )
     assert caught.value is first
-    assert time.monotonic() - began < 10
+    # Sooner than the grace that the first one would have given.
+    assert time.monotonic() - began < 30
     assert bench.alive() == []
 
 
