@@ -255,7 +255,7 @@ def experts_specs(plan: Plan, private: Path) -> tuple[RunSpec, ...]:
     plain = {"overrides": (PLAIN_EXPERTS,)}
     three = (
         spec(PLAIN, keep_start=True, **plain),
-        spec(CONTROL, perturb=1, **plain),
+        spec(CONTROL, perturb=1, keep_start=True, **plain),
         spec(EXPERTS, kernels=uses),
     )
     return three if uses else ()

@@ -175,6 +175,20 @@ def test_a_parameter_is_held_against_what_training_did_to_it(tmp_path: Path) -> 
     assert found["a"].relative == pytest.approx(0.5)
 
 
+def test_a_move_of_the_start_that_was_on_purpose_is_no_distance(tmp_path: Path) -> None:
+    start = written(tmp_path / "start", {"a": [1.0, 1.0]})
+    begun = written(tmp_path / "moved", {"a": [1.5, 0.5]})
+    ours = written(tmp_path / "ours", {"a": [1.0, 2.0]})
+    theirs = written(tmp_path / "theirs", {"a": [1.5, 1.5]})
+    (found,) = parameter_deviations(start, ours, theirs, begun)
+    assert found.relative == 0.0
+    (plain,) = parameter_deviations(start, ours, theirs)
+    assert plain.relative == pytest.approx(math.sqrt(0.5))
+    further = written(tmp_path / "further", {"a": [1.5, 1.75]})
+    (found,) = parameter_deviations(start, ours, further, begun)
+    assert found.relative == pytest.approx(0.25)
+
+
 def test_the_factor_of_a_parameter_is_that_of_its_change(tmp_path: Path) -> None:
     start, ours, theirs = {"a": [8.0, 8.0]}, {"a": [9.0, 6.0]}, {"a": [8.25, 7.5]}
     found = moved(tmp_path, start, ours, theirs)["a"]

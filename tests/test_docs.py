@@ -16,8 +16,9 @@ from stages import stages_of
 from tests.builders import CONFIGS, ROOT
 from trn_validate import errors, plan, yaml_file
 from trn_validate.check import Basis, Check
+from trn_validate.control import MEASURES
 from trn_validate.launch import Cause
-from trn_validate.limits import Deviations, Limits
+from trn_validate.limits import Limits
 from trn_validate.verdict import (
     Artifact,
     Command,
@@ -236,12 +237,14 @@ def test_the_bounds_of_the_limits_page_are_those_of_the_plans() -> None:
     page = text_of(ROOT / "docs/limits.md").split("\n## deviations\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)\.(\w+)` \| ([\d.e-]+) \| ([\d.e-]+) \|", page, re.M)
     stated = {(dtype, key): (float(low), float(high)) for dtype, key, low, high in rows}
-    assert set(stated) == {(d, key) for d in DTYPES for key in Deviations.model_fields}
+    assert set(stated) == {(d, key) for d in DTYPES for key in MEASURES}
+    factors = dict(re.findall(r"^\| `(\w+)\.factor` \| ([\d.]+) \|", page, re.M))
     for path in CONFIGS:
         limits = plan.parse(yaml_file.read(path), where=str(path)).limits
         for (dtype, key), bounds in stated.items():
             section = getattr(limits, dtype)
             if section is not None:
+                assert limits.factor_of(dtype) == float(factors[dtype])
                 bound = getattr(section, key)
                 assert (bound.floor, bound.ceiling) == bounds, f"{path.name}: {dtype}.{key}"
 

@@ -9,8 +9,8 @@ import pytest
 from tests.builders import CONFIGS, load_plan, plan_refusal, raw_ladder, raw_plan
 from trn_validate import plan, yaml_file
 from trn_validate.config import LadderSection
+from trn_validate.control import MEASURES
 from trn_validate.ladder import ResolvedRung, resolve
-from trn_validate.limits import Deviations
 from trn_validate.spec import AXES
 
 NEURON = [
@@ -404,14 +404,20 @@ def test_a_limit_that_stays_below_a_quarter_of_a_gradient_is_accepted(
     assert (found.floor, found.ceiling) == (floor, ceiling)
 
 
-@pytest.mark.parametrize("name", Deviations.model_fields)
+def test_a_dtype_may_have_a_factor_of_its_own(tmp_path: Path) -> None:
+    own = (f"{BOUNDS}.factor=1", bounds("gradient_relative", 0.01, 0.2))
+    assert load_plan(tmp_path, *own).limits.factor_of("float32") == 1.0
+    assert "factor 2.0" in problem(tmp_path, f"{BOUNDS}.factor=2", *own[1:])
+
+
+@pytest.mark.parametrize("name", MEASURES)
 def test_a_floor_above_its_ceiling_is_refused(tmp_path: Path, name: str) -> None:
     error = plan_refusal(tmp_path, bounds(name, 2e-3, 1e-3))
     assert error.what.startswith(f"{BOUNDS}.{name}: ")
     assert "the floor 0.002 is above the ceiling 0.001" in error.what
 
 
-@pytest.mark.parametrize("name", Deviations.model_fields)
+@pytest.mark.parametrize("name", MEASURES)
 @pytest.mark.parametrize("part", ["floor", "ceiling"])
 def test_a_bound_that_is_missing_is_refused_and_never_a_default(
     tmp_path: Path, name: str, part: str
@@ -429,4 +435,5 @@ def test_a_shipped_plan_has_limits_for_every_dtype_that_it_computes_in(config: P
         found = plan.load(config, model_path=model_path)
         for ladder in found.ladders:
             limits = found.limits.of(ladder.workload.compute_dtype)
-            assert limits.gradient_relative.ceiling <= 0.25 / found.limits.factor
+            factor = found.limits.factor_of(ladder.workload.compute_dtype)
+            assert factor * limits.gradient_relative.ceiling <= 0.25

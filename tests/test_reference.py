@@ -97,7 +97,8 @@ def test_the_control_is_the_reference_from_moved_weights_and_nothing_else(
     rerun = reference_spec(plan, rung, RERUN, tmp_path, Path("seed"))
     assert (control.name, control.perturb) == ("control", 1)
     places = {"name", "records", "dump", "stacks"}
-    same = {*RunSpec.model_fields} - {*places, "perturb", "digest_steps"}
+    same = {*RunSpec.model_fields} - {*places, "perturb", "keep_start", "digest_steps"}
+    assert control.keep_start
     assert {name for name in same if getattr(control, name) != getattr(rerun, name)} == set()
     again = control_spec(plan, rung, tmp_path, Path("seed"), name="control-7", signs=7)
     assert (again.name, again.perturb) == ("control-7", 7)

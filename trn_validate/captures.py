@@ -53,6 +53,11 @@ class Capture:
         return tuple(name for record in self.records for name in record.absent)
 
     @property
+    def held(self) -> bool:
+        """Whether the tensors were written, and not their digests and norms alone."""
+        return all(record.file is not None for record in self.records)
+
+    @property
     def sketched(self) -> bool:
         """Whether sketches stand for the tensors."""
         return any(record.mode == "sketch" for record in self.records)

@@ -164,4 +164,4 @@ def measured_noise(measures: Mapping[str, float]) -> Noise | None:
 
 def tolerance_of(plan: Plan, dtype: DTYPE, noise: Noise) -> Tolerance:
     """What decides between two layouts of a ladder that computes in ``dtype``."""
-    return Tolerance(plan.limits.of(dtype), plan.limits.factor, noise)
+    return Tolerance(plan.limits.of(dtype), plan.limits.factor_of(dtype), noise)

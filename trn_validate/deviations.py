@@ -43,14 +43,19 @@ def gradient_deviations(reference: Capture, candidate: Capture) -> tuple[Deviati
 
 
 def parameter_deviations(
-    start: Capture, reference: Capture, candidate: Capture
+    start: Capture, reference: Capture, candidate: Capture, own: Capture | None = None
 ) -> tuple[Deviation, ...]:
     """Relative L2 distance of every parameter after the last step.
 
     The denominator is the norm of the change since ``start`` in the reference, floored at
     FLOOR of the change of all: what training did, not what the weights are.
+
+    Args:
+        own: what the candidate started with, where it was moved on purpose. Its change is then
+            counted from there, so that the distance is what training made of the move, without
+            the move: in bfloat16 that alone is several times the change of a few steps.
     """
-    return _deviations(reference, candidate, start)
+    return _deviations(reference, candidate, start, own)
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,10 @@ class _Apart:
 
 
 def _deviations(
-    reference: Capture, candidate: Capture, start: Capture | None = None
+    reference: Capture,
+    candidate: Capture,
+    start: Capture | None = None,
+    own: Capture | None = None,
 ) -> tuple[Deviation, ...]:
     """With ``start`` the changes since then, since a fault in them is no factor of the weights."""
     norms = reference.norms
@@ -85,10 +93,12 @@ def _deviations(
         reference.reading() as ours,
         candidate.reading() as theirs,
         nullcontext(_nothing) if start is None else start.reading() as begun,
+        nullcontext(begun) if own is None else own.reading() as moved,
     ):
         for name in norms:
-            own = norms[name] if start is None else None
-            found.append(_apart(name, ours(name), theirs(name), begun(name), own))
+            norm = norms[name] if start is None else None
+            zeros = (begun(name), moved(name))
+            found.append(_apart(name, ours(name), theirs(name), zeros, norm))
     least = FLOOR * math.hypot(*(one.own for one in found if one.own is not None))
     extra = (name for name in candidate.names if name not in norms)
     return (
@@ -106,19 +116,20 @@ def _apart(
     name: str,
     reference: Array | None,
     value: Array | None,
-    zero: Array | float | None,
-    own: float | None,
+    zeros: tuple[Array | float | None, Array | float | None],
+    known: float | None,
 ) -> _Apart:
-    """Two tensors counted from ``zero``; ``own`` is the norm of the first, where it is known."""
+    """Two tensors, each counted from its zero; ``known`` is the first one's norm, if it is."""
     import numpy as np
 
+    zero, moved = zeros
     if reference is None or zero is None:
         return _Apart(name, None)
     ours = reference - zero
-    norm = float(np.linalg.norm(ours)) if own is None else own
-    if value is None or value.shape != reference.shape:
+    norm = float(np.linalg.norm(ours)) if known is None else known
+    if value is None or moved is None or value.shape != reference.shape:
         return _Apart(name, norm)
-    theirs = value - zero
+    theirs = value - moved
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return _Apart(name, norm, math.nan)
     square = float(np.vdot(ours, ours))

@@ -24,9 +24,14 @@ class Bound(Record):
         return self
 
 
+_Factor = Annotated[float, Field(ge=1, le=100)]
+
+
 class Deviations(Record):
     """Bounds on the distance between two layouts in one compute dtype."""
 
+    factor: _Factor | None = None
+    """What the plan's factor is in this dtype; None where it is the same."""
     loss_absolute: Bound
     """Distance of a step's loss from the reference's, nats."""
     grad_norm_relative: Bound
@@ -46,7 +51,7 @@ class Limits(Record):
     """Least fall of the loss over the baseline's steps, nats."""
     rerun_loss_absolute: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """Distance between two runs of the same thing, nats; 0 on the CPU, where it is exact."""
-    factor: Annotated[float, Field(ge=1, le=100)] = 5.0
+    factor: _Factor = 5.0
     """A limit is so many times what the control run shows."""
     float32: Deviations | None = None
     bfloat16: Deviations | None = None
@@ -60,13 +65,19 @@ class Limits(Record):
         found = self.float32 if dtype == "float32" else self.bfloat16
         if found is None:
             raise ValueError(f"compute_dtype is {dtype}, but the plan has no limits.{dtype}")
+        factor = self.factor_of(dtype)
         for name in ("grad_norm_relative", "gradient_relative"):
             bound: Bound = getattr(found, name)
             # A control stays below its ceiling, so that limit is never reached; a floor is.
-            highest = self.factor * bound.ceiling
+            highest = factor * bound.ceiling
             if bound.floor >= _MOST_OF_A_GRADIENT or highest > _MOST_OF_A_GRADIENT:
                 raise ValueError(
                     f"limits.{dtype}.{name}: a limit could reach {_MOST_OF_A_GRADIENT} "
-                    f"(floor {bound.floor}, ceiling {bound.ceiling}, factor {self.factor})"
+                    f"(floor {bound.floor}, ceiling {bound.ceiling}, factor {factor})"
                 )
         return found
+
+    def factor_of(self, dtype: DTYPE) -> float:
+        """How many times the control a limit is, for a ladder that computes in ``dtype``."""
+        found = self.float32 if dtype == "float32" else self.bfloat16
+        return self.factor if found is None or found.factor is None else found.factor

@@ -71,7 +71,8 @@ def control_spec(
 ) -> RunSpec:
     """The reference from weights that differ in their last place, up or down by seed ``signs``."""
     spec = run_spec(plan, rung, name, private, checkpoint=from_seed(seed), captures=True)
-    return spec.model_copy(update={"perturb": signs})
+    # What it was moved by is no noise, so its change is counted from where it started.
+    return spec.model_copy(update={"perturb": signs, "keep_start": True})
 
 
 def make_seed(context: Context, rung: ResolvedRung) -> Path:

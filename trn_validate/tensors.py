@@ -97,10 +97,14 @@ def slopes(reference: Kept, candidate: Kept) -> tuple[Deviation, ...]:
 
 
 def changes(reference: Kept, candidate: Kept) -> tuple[Deviation, ...]:
-    """Distance of each parameter after the last step; nothing where a side kept none."""
+    """Distance of each parameter after the last step; nothing where a side kept none.
+
+    A candidate that kept what it started with, as a control does, is counted from there.
+    """
     if reference.start is None or reference.end is None or candidate.end is None:
         return ()
-    return parameter_deviations(reference.start, reference.end, candidate.end)
+    own = candidate.start if candidate.start is not None and candidate.start.held else None
+    return parameter_deviations(reference.start, reference.end, candidate.end, own)
 
 
 def largest(deviations: Sequence[Deviation]) -> float:

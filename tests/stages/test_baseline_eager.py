@@ -82,8 +82,12 @@ def test_seed_reference_and_repetitions_are_artifacts_of_the_verdict(rig: Rig) -
         assert f"{folder}/{name}/records/rank-0.jsonl" in paths
         assert f"{folder}/{name}/captures/gradient.stage-0.safetensors" in paths
         assert f"{folder}/{name}/captures/end.stage-0.safetensors" in paths
-    starts = [path for path in paths if path.endswith("/captures/start.stage-0.safetensors")]
-    assert starts == [f"{folder}/reference/captures/start.stage-0.safetensors"]
+    starts = [
+        path for path in sorted(paths) if path.endswith("/captures/start.stage-0.safetensors")
+    ]
+    assert starts == [
+        f"{folder}/{name}/captures/start.stage-0.safetensors" for name in ("control", "reference")
+    ]
 
 
 def test_the_repetitions_are_other_processes_than_the_reference(rig: Rig) -> None:
