@@ -68,6 +68,7 @@ class _CheckpointStage(OnFirstRung):
         findings.artifacts.append(f"{attempt}/{RESUME}")
         findings.checks += self._export(context, findings, resumed, ours.parameters)
         findings.checks += damaged(context, rung, saved)
+        findings.artifacts += [f"{attempt}/{name}" for name in (RELOAD, *DAMAGE)]
         return findings
 
     def _export(
@@ -76,7 +77,12 @@ class _CheckpointStage(OnFirstRung):
         """The export has every element, and loading it gives the weights that were exported."""
         plan, rung = context.plan, first_rung(context.plan)
         steps = rung.ladder.workload.steps
-        elements = safetensors_elements(resumed.checkpoints / f"step-{steps}")
+        exported = resumed.checkpoints / f"step-{steps}"
+        elements = context.observer.see(
+            f"{EXPORT}: elements of each tensor",
+            dict[str, int],
+            lambda: safetensors_elements(exported),
+        )
         checks = [
             Check(
                 name=_ELEMENTS,
@@ -94,7 +100,7 @@ class _CheckpointStage(OnFirstRung):
             checks.append(
                 state_check(RELOADED, resumed, reloaded, steps, 0, parts=("model",), at_start=True)
             )
-            context.attempt.adopt(resumed.checkpoints / f"step-{steps}", EXPORT)
+            context.attempt.adopt(exported, EXPORT)
             findings.artifacts.append(f"{context.attempt.relative}/{EXPORT}")
         return checks
 

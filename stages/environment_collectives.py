@@ -8,6 +8,7 @@ is unsupported and says so before it runs; a wrong value fails this stage.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from trn_validate.check import Check, none_found
@@ -89,8 +90,8 @@ def _ask_vendor(context: Context, findings: Findings) -> None:
     for request in _vendor_requests(context.plan, context.attempt.private, root):
         from trn_validate.neuron.nccom import is_there, judge
 
-        result = None
-        if is_there(request):
+        result, there = None, partial(is_there, request)
+        if context.observer.see(f"{request.name} is there", bool, there):
             context.say(f"launching {request.name}")
             result = context.launcher.launch(request)
             context.note(result)

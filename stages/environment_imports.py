@@ -6,16 +6,19 @@ with and without the backends that load by themselves, to tell which lineage exe
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.launch import LaunchRequest, LaunchResult
+from trn_validate.observed import JUDGED
 from trn_validate.sources import module_sources
 from trn_validate.stage import Context, Family, Findings, Place
 from trn_validate.verdict import Problem
@@ -76,9 +79,10 @@ class _ImportsStage:
         for request in requests:
             if request.name.startswith(_IMPORT):
                 _judge_import(findings, request)
-        findings.checks.append(_placeholders())
+        found = context.observer.see("vendor's packages", dict[str, str], _vendor_packages)
+        findings.checks.append(_placeholders(found))
         if plan.profile.device == "neuron":
-            _judge_neuron(findings, requests, Path(context.choice.signs.host_root))
+            _judge_neuron(context, findings, requests)
         answer = read(_file(requests[-1]))
         detected = results[-1]
         for name, key, expected in (
@@ -192,12 +196,19 @@ def _judge_import(findings: Findings, request: LaunchRequest) -> None:
         findings.measures[f"import_seconds.{module}"] = seconds
 
 
-def _judge_neuron(findings: Findings, requests: tuple[LaunchRequest, ...], root: Path) -> None:
+def _judge_neuron(
+    context: Context, findings: Findings, requests: tuple[LaunchRequest, ...]
+) -> None:
     """Add what is known of a Neuron installation; only here is it loaded."""
-    from trn_validate.neuron.imports import judge_imports
-
     answers = {request.name: read(_file(request)) for request in requests}
-    judged = judge_imports(root, answers[LOADED], answers[BARE], os.environ)
+
+    def look() -> Findings:
+        from trn_validate.neuron.imports import judge_imports
+
+        root = Path(context.choice.signs.host_root)
+        return judge_imports(root, answers[LOADED], answers[BARE], os.environ)
+
+    judged = context.observer.see(f"{JUDGED}: versions and lineage", Findings, look)
     findings.expects += judged.expects
     findings.checks += judged.checks
     findings.facts |= judged.facts
@@ -224,15 +235,17 @@ def _advice(module: str) -> str:
     return "run make setup, and read the log of this launch"
 
 
-def _placeholders() -> Check:
-    found = []
+def _vendor_packages() -> dict[str, str]:
+    """Version of each of the vendor's packages that is installed."""
+    found = {}
     for name in VENDOR:
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        if version in PLACEHOLDERS:
-            found.append(f"{name} {version}")
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _placeholders(packages: Mapping[str, str]) -> Check:
+    found = [f"{name} {version}" for name, version in packages.items() if version in PLACEHOLDERS]
     return Check(
         name="placeholders from the wrong index",
         measured=len(found),

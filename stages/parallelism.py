@@ -152,7 +152,8 @@ class _ReferenceStage(_OfRung):
         if resumed is not None:
             findings.compared.append(compared_with(context, saved, resumed))
         findings.artifacts = [
-            f"{context.attempt.relative}/{name}" for name in (SEED, REFERENCE, RERUN, CONTROL, SAVE)
+            f"{context.attempt.relative}/{name}"
+            for name in (SEED, REFERENCE, RERUN, CONTROL, SAVE, RESUME)
         ]
         findings.measures = noise_measures(made.noise)
         describe(findings, made.reference, str(rung.ladder.model))

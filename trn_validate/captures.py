@@ -33,6 +33,11 @@ class Capture:
     """Whether a verdict vouches for the files; if not, it is the launch that did not leave them."""
 
     @property
+    def launch(self) -> str:
+        """``<stage>/<attempt>/<launch>`` of the run that left it, in whichever folder that is."""
+        return "/".join(self.folder.parts[-4:-1])
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every parameter that was kept, in forward order."""
         return tuple(name for record in self.records for name in record.norms)

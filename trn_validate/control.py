@@ -41,7 +41,7 @@ MEASURES = {figure: f"{CONTROL}_{figure}" for figure in _FIGURES}
 
 def trial_kept(trial: Trial) -> Kept:
     """What the ranks of a launch of this stage kept."""
-    return kept(trial.records, trial.captures, accepted=False)
+    return kept(trial.records, trial.captures, accepted=False, meter=trial.meter)
 
 
 def noise_between(reference: Trial, other: Trial) -> Noise:

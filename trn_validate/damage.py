@@ -10,6 +10,7 @@ from trn_validate.launch import Cause
 from trn_validate.launching import Trial, problem, try_launch
 from trn_validate.paths import write_atomic
 from trn_validate.resume import give, halfway, resume_spec
+from trn_validate.spec import RunSpec
 from trn_validate.stage import Context, Unmeasured
 
 DAMAGE = ("truncated", "missing")
@@ -40,7 +41,7 @@ def damaged(context: Context, rung: ResolvedRung, saved: Trial) -> list[Check]:
     specs, names = [], []
     for how in DAMAGE:
         spec = resume_spec(context.plan, rung, how, context.attempt.private)
-        names.append(damage(give(checkpoint, spec), how))
+        names.append(_break(context, checkpoint, spec, how))
         specs.append(spec)
     trials = try_launch(context, specs)
     for trial in trials:
@@ -58,6 +59,13 @@ def damaged(context: Context, rung: ResolvedRung, saved: Trial) -> list[Check]:
         )
         for how, name, trial in zip(DAMAGE, names, trials, strict=True)
     ]
+
+
+def _break(context: Context, checkpoint: Path, spec: RunSpec, how: str) -> str:
+    """Give a launch a copy of a checkpoint, and damage it; the name of the shard."""
+    return context.observer.see(
+        f"{how}: the shard", str, lambda: damage(give(checkpoint, spec), how)
+    )
 
 
 def _taken(trial: Trial) -> int:

@@ -26,6 +26,7 @@ from trn_validate.errors import (
 from trn_validate.freshness import Inputs
 from trn_validate.gate import Standing
 from trn_validate.launch import Launcher
+from trn_validate.leaving import leave
 from trn_validate.rerun import rerun_command
 from trn_validate.run import Attempt, Run
 from trn_validate.stage import Context, Findings, Stage
@@ -154,8 +155,9 @@ class Executor:
                 self._settle(context.attempt)
             raise
         try:
+            left = leave(context)
             published = self._settle(context.attempt)
-            answer.artifacts = self._artifacts(answer.findings, published)
+            answer.artifacts = self._artifacts(answer.findings, published, left)
         except TrnValidateError as error:
             answer.spoil(error)
         return answer
@@ -180,14 +182,16 @@ class Executor:
             # Checkpoints that a verdict names were moved out; the rest would fill the disk.
             attempt.drop_dumps()
 
-    def _artifacts(self, findings: Findings, published: Sequence[str]) -> tuple[Artifact, ...]:
-        """Hash what the verdict names: where it names nothing, every launch that left a text.
+    def _artifacts(
+        self, findings: Findings, published: Sequence[str], left: Sequence[str]
+    ) -> tuple[Artifact, ...]:
+        """Hash what was ``left``, and what is named: where nothing is, all launches with a text.
 
         Raises:
             TrnValidateError: a file that changes while it is read, or a signal.
         """
         named = findings.artifacts or sorted({"/".join(n.split("/")[:3]) for n in published})
-        artifacts = [a for name in named for a in self._hash(name)]
+        artifacts = [a for name in (*named, *left) for a in self._hash(name)]
         return tuple({artifact.path: artifact for artifact in artifacts}.values())
 
     def _hash(self, name: str) -> tuple[Artifact, ...]:

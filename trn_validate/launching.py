@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
 from trn_validate import launch_neuron
 from trn_validate.check import Check
 from trn_validate.config import Plan
+from trn_validate.distances import Measuring, Meter
 from trn_validate.errors import EvidenceError, MeasurementError
 from trn_validate.folded import Records
 from trn_validate.folding import read_ranks
@@ -35,6 +36,8 @@ class Trial:
     records: Records
     moved: Path | None = None
     """Where in the run folder its tensors were moved to."""
+    meter: Meter = field(default_factory=Measuring, compare=False)
+    """How its tensors are held against a reference's."""
 
     @property
     def captures(self) -> Path:
@@ -183,7 +186,7 @@ def try_launch(context: Context, specs: Iterable[RunSpec]) -> tuple[Trial, ...]:
     results = context.launcher.together(requests)
     context.note(*results)
     trials = tuple(
-        Trial(spec, result, _records(spec, result), _moved(context, spec))
+        Trial(spec, result, _records(spec, result), _moved(context, spec), context.meter)
         for spec, result in zip(chosen, results, strict=True)
     )
     for header in (header for trial in trials for header in trial.records.headers):
@@ -207,7 +210,10 @@ def _ready(context: Context, spec: RunSpec) -> LaunchRequest:
 def _warm_up(context: Context, spec: RunSpec) -> None:
     """Let few ranks fill the cache before many compile at once; how that ends is no finding."""
     warm = launch_neuron.warm_spec(spec)
-    if warm is None or launch_neuron.is_warm(context.run.private, warm):
+    if warm is None:
+        return
+    known, private = f"the cache is warm for {spec.name}", context.run.private
+    if context.observer.see(known, bool, lambda: launch_neuron.is_warm(private, warm)):
         return
     context.say(f"compiling on {warm.degrees.world_size} ranks for {spec.degrees.world_size}")
     result = context.launcher.launch(_ready(context, warm))

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from trn_validate.base import Record
 from trn_validate.check import Check
 from trn_validate.comparison import Yardstick
 from trn_validate.config import Plan
@@ -119,15 +120,18 @@ def save_and_resume(
     checks = [
         *common_checks(plan, saved, parameters=ours.parameters),
         *_same(plan, dtype, SAVE, ours.steps, saved.records.steps, steps),
-        _files_check(checkpoint, rung.degrees.world_size),
+        _files_check(checkpoint.name, _files(context, checkpoint), rung.degrees.world_size),
         _entries_check(saved, halfway(rung), ours),
     ]
     # What lacks a part cannot be loaded: that would hide the check behind a crash.
     if not all(check.passed for check in checks[-2:]):
         return checks, saved, None
-    write_atomic(private / SAVE / "checkpoint-files.json", _listing(checkpoint))
+    listing = context.observer.see(
+        f"{SAVE}: digests of the checkpoint", dict[str, FileSeen], lambda: _listing(checkpoint)
+    )
+    write_atomic(private / SAVE / "checkpoint-files.json", _as_json(checkpoint.name, listing))
     spec = resume_spec(plan, rung, RESUME, private)
-    give(checkpoint, spec)
+    context.observer.see(f"{RESUME}: given", str, lambda: give(checkpoint, spec).name)
     (resumed,) = launch(context, [spec])
     return [*checks, *_resume_checks(plan, rung, saved, resumed)], saved, resumed
 
@@ -162,10 +166,19 @@ def _same(
     )
 
 
-def _files_check(checkpoint: Path, world_size: int) -> Check:
-    found = sorted(path.name for path in checkpoint.glob("*")) if checkpoint.is_dir() else []
-    shards = [name for name in found if name.endswith(".distcp")]
-    whole = ".metadata" in {path.name for path in checkpoint.glob(".*")} if found else False
+def _files(context: Context, checkpoint: Path) -> list[str]:
+    """Names of all files of a checkpoint, in order."""
+
+    def look() -> list[str]:
+        return sorted(path.name for path in checkpoint.iterdir()) if checkpoint.is_dir() else []
+
+    return context.observer.see(f"{SAVE}: files of the checkpoint", list[str], look)
+
+
+def _files_check(name: str, names: Sequence[str], world_size: int) -> Check:
+    found = [one for one in names if not one.startswith(".")]
+    shards = [one for one in found if one.endswith(".distcp")]
+    whole = ".metadata" in names
     return Check(
         name=f"{SAVE}: checkpoint files",
         measured=len(shards) if whole else 0,
@@ -173,7 +186,7 @@ def _files_check(checkpoint: Path, world_size: int) -> Check:
         limit=1,
         unit="shards beside .metadata",
         source="derived",
-        detail=f"{checkpoint.name}: {', '.join(found) or 'nothing'} of {world_size} ranks",
+        detail=f"{name}: {', '.join(found) or 'nothing'} of {world_size} ranks",
     )
 
 
@@ -201,13 +214,24 @@ def _entries_check(saved: Trial, step: int, ours: Yardstick) -> Check:
     )
 
 
-def _listing(checkpoint: Path) -> bytes:
-    """Name, size and sha256 of each file: the checkpoint itself is too large to be kept."""
-    files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+class FileSeen(Record):
+    """A file that is too large to be kept."""
+
+    bytes: int
+    sha256: str
+
+
+def _listing(checkpoint: Path) -> dict[str, FileSeen]:
+    """Size and sha256 of each file of a checkpoint."""
+    return {
+        path.name: FileSeen(bytes=path.stat().st_size, sha256=file_digest(path))
         for path in files_below(checkpoint)
     }
-    return (json.dumps({checkpoint.name: files}, indent=2) + "\n").encode()
+
+
+def _as_json(name: str, listing: dict[str, FileSeen]) -> bytes:
+    files = {file: seen.model_dump() for file, seen in listing.items()}
+    return (json.dumps({name: files}, indent=2) + "\n").encode()
 
 
 def safetensors_elements(folder: Path) -> dict[str, int]:

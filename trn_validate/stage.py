@@ -13,8 +13,10 @@ from typing import Protocol
 
 from trn_validate.check import Check
 from trn_validate.config import Plan
+from trn_validate.distances import Measuring, Meter
 from trn_validate.errors import MeasurementError
 from trn_validate.launch import Launcher, LaunchRequest, LaunchResult
+from trn_validate.observed import Looking, Observer
 from trn_validate.run import Attempt, Run
 from trn_validate.target import Choice
 from trn_validate.verdict import (
@@ -72,7 +74,13 @@ class Context:
     """The signs that the host showed, and the target that they select."""
     earlier: Mapping[str, Verdict]
     say: Callable[[str], None]
+    meter: Meter = field(default_factory=Measuring)
+    """Tells how far tensors are apart, and keeps it for whoever has no tensors."""
+    observer: Observer = field(default_factory=Looking)
+    """Through it goes every look at what is no record of a rank, so that it is kept."""
     commands: list[Command] = field(default_factory=list)
+    ended: list[LaunchResult] = field(default_factory=list)
+    """Every launch that was noted, as its launcher told of it."""
     launch_seconds: float = 0.0
     hooks: set[str] = field(default_factory=set)
     """Hooks of the test suite that any rank of the stage said were active."""
@@ -81,6 +89,7 @@ class Context:
 
     def note(self, *results: LaunchResult) -> None:
         """Put finished launches on record."""
+        self.ended += results
         for result in results:
             self.commands.append(
                 Command(

@@ -9,17 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trn_validate.captures import Capture, read_capture
 from trn_validate.check import Basis, Check
-from trn_validate.deviations import (
-    Deviation,
-    gradient_deviations,
-    parameter_deviations,
-    rows_that_differ,
-)
+from trn_validate.distances import Deviation, Measuring, Meter
+from trn_validate.distances import deviations as deviations_of
 from trn_validate.folded import Records
 from trn_validate.parity import Tolerance
 
@@ -36,15 +32,20 @@ class Kept:
     end: Capture | None
     split: str
     """Names ranks whose copies of a tensor differ; empty if none."""
+    meter: Meter = field(default_factory=Measuring, compare=False)
+    """How its tensors are held against a reference's."""
 
 
-def kept(records: Records, folder: Path, *, accepted: bool = True) -> Kept:
+def kept(
+    records: Records, folder: Path, *, accepted: bool = True, meter: Meter | None = None
+) -> Kept:
     """What the ranks of a launch kept in ``folder``, and whether a verdict vouches for it."""
     return Kept(
         start=read_capture(records, folder, "start", accepted=accepted),
         gradient=read_capture(records, folder, "gradient", accepted=accepted),
         end=read_capture(records, folder, "end", accepted=accepted),
         split=records.apart,
+        meter=meter or Measuring(),
     )
 
 
@@ -77,12 +78,14 @@ def tensor_checks(name: str, reference: Kept, candidate: Kept, tolerance: Tolera
             gradient,
             slopes(reference, candidate),
             tolerance.basis("gradient_relative"),
+            candidate.meter,
             (reference.gradient, candidate.gradient),
         ),
         _far(
             parameters,
             changes(reference, candidate),
             tolerance.basis("parameter_relative"),
+            candidate.meter,
             (reference.end, candidate.end),
             of="change since the seed, ",
         ),
@@ -93,7 +96,7 @@ def slopes(reference: Kept, candidate: Kept) -> tuple[Deviation, ...]:
     """Distance of each gradient; nothing where a side kept none."""
     if reference.gradient is None or candidate.gradient is None:
         return ()
-    return gradient_deviations(reference.gradient, candidate.gradient)
+    return deviations_of(candidate.meter.apart(reference.gradient, candidate.gradient))
 
 
 def changes(reference: Kept, candidate: Kept) -> tuple[Deviation, ...]:
@@ -104,7 +107,8 @@ def changes(reference: Kept, candidate: Kept) -> tuple[Deviation, ...]:
     if reference.start is None or reference.end is None or candidate.end is None:
         return ()
     own = candidate.start if candidate.start is not None and candidate.start.held else None
-    return parameter_deviations(reference.start, reference.end, candidate.end, own)
+    found = candidate.meter.apart(reference.end, candidate.end, reference.start, own)
+    return deviations_of(found)
 
 
 def largest(deviations: Sequence[Deviation]) -> float:
@@ -188,6 +192,7 @@ def _far(
     name: str,
     deviations: Sequence[Deviation],
     basis: Basis,
+    meter: Meter,
     sides: tuple[Capture | None, Capture | None],
     *,
     of: str = "",
@@ -197,7 +202,7 @@ def _far(
     outside = [d for d in deviations if not d.relative <= basis.limit]
     if outside:
         detail = f"over the limit: {_some([d.name for d in outside])}; "
-        detail += of + kind(outside, deviations) + _block(outside[0], sides)
+        detail += of + kind(outside, deviations) + _block(outside[0], meter, sides)
     return Check(
         name=name,
         measured=largest(deviations),
@@ -215,12 +220,12 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + rest
 
 
-def _block(deviation: Deviation, sides: tuple[Capture | None, Capture | None]) -> str:
+def _block(deviation: Deviation, meter: Meter, sides: tuple[Capture | None, Capture | None]) -> str:
     """Rows of the first parameter to which the difference is confined: one rank's shard."""
     reference, candidate = sides
     if reference is None or candidate is None or math.isinf(deviation.relative):
         return ""
-    rows = rows_that_differ(reference, candidate, deviation.name)
+    rows = meter.rows(reference, candidate, deviation.name)
     if rows is None or rows[1] - rows[0] + 1 > 0.75 * rows[2]:
         return ""
     return f"; in {deviation.name} only rows {rows[0]} to {rows[1]} of {rows[2]}: one rank's shard"

@@ -14,9 +14,10 @@ from pathlib import Path
 from threading import Thread
 from types import TracebackType
 
+from trn_validate.base import Record
 from trn_validate.errors import MeasurementError
 from trn_validate.neuron.counters import CHECKS, Ran, Snapshot, judge, snapshot, what_ran
-from trn_validate.neuron.finding import facts_of
+from trn_validate.neuron.finding import Finding, facts_of
 from trn_validate.neuron.neuron_monitor import NAME
 from trn_validate.neuron.stream import Stream
 from trn_validate.neuron.tools import Tools, end
@@ -80,21 +81,34 @@ class Watch:
         return what_ran(self.before, self.after, tallies)
 
 
-def watched(run: Callable[[Context], Findings], context: Context) -> Findings:
+class Counted(Record):
+    """What the device counted of a stage's processes."""
+
+    ran: tuple[Ran, ...] = ()
+    why: str = ""
+    """Why nothing could be read."""
+
+
+def watched(
+    run: Callable[[Context], Findings],
+    context: Context,
+    watching: Callable[[Path], Watch] = Watch,
+) -> Findings:
     """Let a stage measure, and add to what it found what the device counted.
 
     Raises:
         Unmeasured: a launch failed; its problem names the errors that the device counted.
     """
     failure: Unmeasured | None = None
-    with Watch(Path(context.choice.signs.host_root)) as watch:
+    with watching(Path(context.choice.signs.host_root)) as watch:
         try:
             findings = run(context)
         except Unmeasured as error:
             failure = error
     if failure is not None:
         raise Unmeasured(_with_errors(failure.problem, watch, context), failure.checks) from failure
-    findings.facts |= facts_of(watch.stream.findings())
+    told = context.observer.see("neuron-monitor", tuple[Finding, ...], watch.stream.findings)
+    findings.facts |= facts_of(told)
     if findings.device == context.plan.profile.device:
         _judge(findings, watch, context)
     return findings
@@ -106,11 +120,11 @@ def _judge(findings: Findings, watch: Watch, context: Context) -> None:
     Where nothing can be read they stay missing, so that it has not passed.
     """
     findings.expects += CHECKS
-    try:
-        ran = watch.ran(context.pids)
-    except MeasurementError as error:
-        findings.problem = findings.problem or Problem(cause="uncounted", what=str(error))
+    counted = _counted(watch, context)
+    if counted.why:
+        findings.problem = findings.problem or Problem(cause="uncounted", what=counted.why)
         return
+    ran = counted.ran
     checks = judge(ran)
     findings.checks += checks
     findings.execution = Execution(
@@ -120,15 +134,22 @@ def _judge(findings: Findings, watch: Watch, context: Context) -> None:
         findings.problem = findings.problem or Problem(cause="device", what=str(bad))
 
 
+def _counted(watch: Watch, context: Context) -> Counted:
+    def look() -> Counted:
+        try:
+            return Counted(ran=watch.ran(context.pids))
+        except MeasurementError as error:
+            return Counted(why=str(error))
+
+    return context.observer.see("counts of the device", Counted, look)
+
+
 def _with_errors(problem: Problem, watch: Watch, context: Context) -> Problem:
     """The problem of a launch that failed, with what the device counted of it."""
-    try:
-        ran = watch.ran(context.pids)
-    except MeasurementError:
-        return problem  # nothing could be read, and the launch has failed anyhow
+    # Where nothing could be read the launch has failed anyhow.
     counted = "; ".join(
         f"{one.source} counted {', '.join(f'{key}: {n}' for key, n in one.errors.items())}"
-        for one in ran
+        for one in _counted(watch, context).ran
         if one.errors
     )
     return problem.model_copy(update={"what": f"{problem.what}; {counted}"}) if counted else problem
