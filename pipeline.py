@@ -220,6 +220,36 @@ def answers(
 
 @app.command()
 @_answering
+def bundle(
+    run: Annotated[str | None, typer.Argument(help="Name of a run; the newest by default.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="File to write; beside the run if not.")
+    ] = None,
+    limit: Annotated[str, typer.Option(help="Largest file of tensors to take.")] = "1MiB",
+    reports: Reports = None,
+) -> int:
+    """Pack a run into one archive that a reviewer can verify."""
+    from stages import stages_of
+    from trn_validate.review.bundle import show_bundle
+
+    return show_bundle(run, output, limit, stages_of, reports=reports)
+
+
+@app.command()
+@_answering
+def verify(
+    bundle: Annotated[Path, typer.Argument(help="A bundle: a folder or an archive.")],
+    json_: AsJson = False,
+) -> int:
+    """Compute again all that a bundle says, without torch; 5 where it says something else."""
+    from stages import stages_of
+    from trn_validate.review.verify import show_verification
+
+    return show_verification(bundle, stages_of, as_json=json_)
+
+
+@app.command()
+@_answering
 def stages() -> int:
     """List the stages and what each asks."""
     from stages import FAMILIES

@@ -101,10 +101,13 @@ def write_report_again(
     reports: Path | None = None,
 ) -> int:
     """Write the report of the newest run from its verdicts; the status is the run's."""
+    from trn_validate.review.documents import write_documents
     from trn_validate.review.report import write_report
 
     run, plan, standings = _stand(stages_of, config, model_path, settings, reports)
-    print(write_report(run.folder, plan, standings))
+    path = write_report(run.folder, plan, standings)
+    write_documents(run, plan, standings, stages_of)
+    print(path)
     return exit_status(standings)
 
 

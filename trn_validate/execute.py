@@ -62,7 +62,7 @@ class Executor:
         answer = self._answer(stage, context)
         verdict = Verdict(
             **self._frame(attempt, expected),
-            **_found(answer, context),
+            **found_fields(answer, context),
             rerun=rerun_command(self.plan, self.run, stage.id),
             started_at=started,
             seconds=time.monotonic() - began,
@@ -201,7 +201,7 @@ class Executor:
         return (self.run.artifact(name),) if path.is_file() else ()
 
 
-def _found(answer: Answer, context: Context) -> dict[str, Any]:
+def found_fields(answer: Answer, context: Context) -> dict[str, Any]:
     """Fields of a verdict that come from what the stage found and started."""
     findings = answer.findings
     return {

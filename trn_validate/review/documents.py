@@ -1,0 +1,79 @@
+"""What is made from a run's verdicts and records, and can be made again byte by byte."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from trn_validate.config import Plan
+from trn_validate.errors import TrnValidateError
+from trn_validate.gate import Standing
+from trn_validate.hashes import Hashes
+from trn_validate.paths import file_digest, text_digest, write_atomic
+from trn_validate.review import attestation, ctrf, junit, manifest, report
+from trn_validate.review.recorded import PLAN_FILE
+from trn_validate.run import Run
+from trn_validate.stage import Stage
+from trn_validate.vendor_record import newest_record
+
+StagesOf = Callable[[Plan], Sequence[Stage]]
+_PAGE = "trn_validate.review.page"
+
+
+def rendered(
+    folder: Path, run: str, plan: Plan, standings: Sequence[Standing], stages_of: StagesOf
+) -> dict[str, bytes]:
+    """Every document by name: the report, the page, and the two forms that CI systems read."""
+    texts = {
+        report.NAME: report.render(run, plan, standings, newest_record(folder)),
+        ctrf.NAME: ctrf.render(run, standings),
+        junit.NAME: junit.render(run, standings),
+        **_page(folder, stages_of),
+    }
+    return {name: text.encode("utf-8") for name, text in texts.items()}
+
+
+def _page(folder: Path, stages_of: StagesOf) -> dict[str, str]:
+    """The page, where this version has one."""
+    if importlib.util.find_spec(_PAGE) is None:
+        return {}
+    page = importlib.import_module(_PAGE)
+    try:
+        return {str(page.NAME): str(page.page(page.load(folder, stages_of)))}
+    except TrnValidateError:
+        # What is wrong with the folder is told by whoever reads its verdicts.
+        return {}
+
+
+def attested(manifest_text: str, plan_sha256: str, standings: Sequence[Standing]) -> bytes:
+    """The attestation of a manifest."""
+    text = attestation.render(text_digest(manifest_text), plan_sha256, standings)
+    return text.encode("utf-8")
+
+
+def write_documents(
+    run: Run, plan: Plan, standings: Sequence[Standing], stages_of: StagesOf
+) -> None:
+    """Write every document into the run folder, then the manifest, then the attestation.
+
+    Raises:
+        FolderError: one could not be written.
+        MeasurementError: a file changes while it is read.
+    """
+    for name, data in rendered(run.folder, run.name, plan, standings, stages_of).items():
+        write_atomic(run.folder / name, data)
+    digests = digests_of(run.folder, run.private / "hashes.json")
+    text = manifest.text_of(digests)
+    write_atomic(run.folder / manifest.NAME, text.encode("utf-8"))
+    plan_sha256 = file_digest(run.folder / PLAN_FILE)
+    write_atomic(run.folder / attestation.NAME, attested(text, plan_sha256, standings))
+
+
+def digests_of(folder: Path, memory: Path) -> Mapping[str, str]:
+    """Digest of every file that a manifest lists; one whose size and time are known is not read.
+
+    Raises:
+        MeasurementError: a file changes while it is read.
+    """
+    return Hashes(folder, memory).recall(manifest.listed_files(folder))
