@@ -398,7 +398,7 @@ def _inputs(bundle: Bundle, rng: random.Random) -> str:
 
 def _environment(bundle: Bundle, rng: random.Random) -> str:
     found = bundle.read("environment.json")
-    key = rng.choice(sorted(found))
+    key: str = rng.choice(sorted(found))
     found[key] += "x"
     bundle.write("environment.json", found)
     return key

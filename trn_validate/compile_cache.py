@@ -9,9 +9,10 @@ from __future__ import annotations
 import getpass
 import os
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
+from trn_validate.base import Record
 from trn_validate.launch_neuron import CACHE
 from trn_validate.launching import Trial, launch
 from trn_validate.spec import RunSpec
@@ -25,26 +26,27 @@ _NAMED = 5
 """Failed entries that are named one by one."""
 
 
-@dataclass(frozen=True)
-class CacheState:
-    """What a cache holds at one time."""
+class CacheState(Record):
+    """What a cache holds after a launch."""
 
-    files: frozenset[str]
-    """Every file, relative to the cache."""
+    files: int
+    new: int
+    """How many of the files were not there before."""
     failed: tuple[str, ...] = ()
-    """Entries that hold a log and nothing that was compiled."""
+    """Entries, relative to the cache, that hold a log and nothing that was compiled."""
 
     @classmethod
-    def of(cls, folder: Path) -> CacheState:
-        """What is in a folder now; nothing where it is not there."""
-        found: set[str] = set()
-        failed: list[str] = []
-        for at, _, names in os.walk(folder):
-            place = Path(at).relative_to(folder)
-            found.update(str(place / name) for name in names)
-            if _has_failed(names):
-                failed.append(str(place))
-        return cls(frozenset(found), tuple(sorted(failed)))
+    def of(cls, folder: Path, before: AbstractSet[Path]) -> CacheState:
+        """What is in a folder now, which held ``before``; nothing where it is not there."""
+        places = [(Path(at), names) for at, _, names in os.walk(folder)]
+        files = {at / name for at, names in places for name in names}
+        failed = (str(at.relative_to(folder)) for at, names in places if _has_failed(names))
+        return cls(files=len(files), new=len(files - before), failed=tuple(sorted(failed)))
+
+
+def files_in(folder: Path) -> set[Path]:
+    """Every file in a folder, however deep; none where it is not there."""
+    return {Path(at) / name for at, _, names in os.walk(folder) for name in names}
 
 
 def _has_failed(names: list[str]) -> bool:
@@ -65,11 +67,14 @@ def cache_folder(device: str, private: Path) -> Path:
     return Path(os.environ.get(INDUCTOR, default))
 
 
-def told(before: CacheState, after: CacheState) -> str:
-    """The state of a cache over one launch, for people; a failed entry is named."""
-    new = len(after.files - before.files)
-    kind = "warm" if not new else "partly warm" if before.files else "cold"
-    text = f"{kind}: {len(before.files)} files before, {len(after.files)} after, {new} of them new"
+def told(before: int, after: CacheState) -> str:
+    """The state of a cache over one launch, for people; a failed entry is named.
+
+    Args:
+        before: files that it held before the launch.
+    """
+    kind = "warm" if not after.new else "partly warm" if before else "cold"
+    text = f"{kind}: {before} files before, {after.files} after, {after.new} of them new"
     if not after.failed:
         return text
     named = ", ".join(after.failed[:_NAMED])
@@ -83,14 +88,20 @@ def launch_compiled(context: Context, findings: Findings, spec: RunSpec) -> Tria
     Raises:
         Unmeasured: the launch ended badly.
     """
-    folder = cache_folder(spec.device, context.run.private)
-    before = CacheState.of(folder)
+    folder, there = cache_folder(spec.device, context.run.private), set[Path]()
+
+    def look() -> int:
+        there.update(files_in(folder))
+        return len(there)
+
+    name = f"{spec.name}: compile cache"
+    before = context.observer.see(f"{name} before", int, look)
     (trial,) = launch(context, [spec])
-    after = CacheState.of(folder)
-    findings.facts = {**findings.facts, f"{spec.name}: compile cache": told(before, after)}
+    after = context.observer.see(f"{name} after", CacheState, lambda: CacheState.of(folder, there))
+    findings.facts = {**findings.facts, name: told(before, after)}
     findings.measures = {
         **findings.measures,
-        f"{spec.name}.cache_files_before": float(len(before.files)),
-        f"{spec.name}.cache_files_after": float(len(after.files)),
+        f"{spec.name}.cache_files_before": float(before),
+        f"{spec.name}.cache_files_after": float(after.files),
     }
     return trial

@@ -78,7 +78,7 @@ def test_a_healthy_run_passes_and_says_what_it_was_held_against(rig: Rig) -> Non
     assert verdict.measures["compiled-tp.compile_seconds"] == 9.0
     assert verdict.measures["compiled-tp.compiled_over_eager"] == 1.0
     paths = {artifact.path.split("/")[2] for artifact in verdict.artifacts}
-    assert paths == {"compiled-baseline", "compiled-tp"}
+    assert paths == {"compiled-baseline", "compiled-tp", "distances.json", "observed.json"}
 
 
 def test_the_state_of_the_compilers_cache_stands_beside_its_seconds(rig: Rig) -> None:
