@@ -42,6 +42,7 @@ help: ## List the commands
 	@echo "  MODEL=native        model path of the plan"
 	@echo "  STAGE=stage.name    the stage that rerun repeats"
 	@echo "  N=20                runs of soak"
+	@echo "  BUNDLE=file.tar.gz  the bundle that verify looks at"
 	@echo "  SET='a.b=1 c=2'     settings of the plan to change"
 	@echo "  ARGS='--new'        passed on as they are (run: --from, --until, --force, --new, --require-evidence)"
 	@echo "  PYTHON=python3.12   the Python to use"
@@ -81,6 +82,15 @@ answers: setup ## Show what only a Trn2 can tell, and what the newest run says o
 
 report: setup ## Write the report of the newest run
 	$(PY) pipeline.py report $(PLAN)
+
+bundle: setup ## Pack the newest run for a reviewer
+	$(PY) pipeline.py bundle $(ARGS)
+
+verify: setup ## Compute again all that BUNDLE says
+	$(PY) pipeline.py verify $(BUNDLE) $(ARGS)
+
+sample: setup ## Make the committed sample bundle from a new run on the CPU
+	$(PY) -m scripts.sample $(ARGS)
 
 test: setup-dev ## Run the tests
 	$(PY) -m pytest $(ARGS)

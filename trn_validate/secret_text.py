@@ -72,6 +72,27 @@ _RULES = (
         after=r"\1",
     ),
     _rule(("ip-",), r"(?<![0-9A-Za-z])ip-\d{1,3}(?:-\d{1,3}){3}(?!\d)"),
+    _rule(
+        ("account",),
+        rf"(?ai)(account[_ -]?(?:id|number)?{_QUOTE}[ \t]*[:= ][ \t]*{_QUOTE})\d{{12}}(?!\d)",
+        after=r"\1",
+    ),
+    _rule((".dkr.ecr",), r"(?<!\d)\d{12}(?=\.dkr\.ecr)"),
+    _rule(
+        ("private key-----",),
+        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*(?:-----END[^-]*-----)?",
+    ),
+    _rule(("xox",), r"(?<![0-9A-Za-z])xox[abeoprs]-[0-9A-Za-z-]{10,}"),
+    _rule(("glpat-",), r"(?<![0-9A-Za-z])glpat-[0-9A-Za-z_-]{16,}"),
+    _rule(("aiza",), r"(?<![0-9A-Za-z])AIza[0-9A-Za-z_-]{30,}"),
+    _rule(
+        ("eyj",), r"(?<![0-9A-Za-z])eyJ[0-9A-Za-z_-]{8,}\.eyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]{8,}"
+    ),
+    _rule(("sk-",), r"(?<![0-9A-Za-z-])sk-[0-9A-Za-z_-]{20,}"),
+    _rule(("npm_", "pypi-"), r"(?<![0-9A-Za-z])(?:npm_|pypi-)[0-9A-Za-z_-]{30,}"),
+    _rule(
+        ("x-amz-",), r"(?ai)(x-amz-(?:signature|credential|security-token)=)[^\s&\"']+", after=r"\1"
+    ),
 )
 
 

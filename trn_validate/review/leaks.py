@@ -25,11 +25,11 @@ def leaks(files: Mapping[str, bytes | Path], redactor: Redactor) -> list[str]:
 
 def _first(text: str, name: str, redactor: Redactor) -> int | None:
     """The first line that gives something away, as it is or as HTML and XML show it."""
-    is_json = name.endswith((".json", ".jsonl"))
+    redact = redactor.json_text if name.endswith((".json", ".jsonl")) else redactor.text
+    # In a file of markup the stand-in itself is escaped, so only what a reader sees is judged.
+    marked_up = name.endswith((".xml", ".html"))
     for number, line in enumerate(text.split("\n"), 1):
-        redacted = redactor.json_text(line) if is_json else redactor.text(line)
-        if redacted != line:
-            return number
-        if "&" in line and redactor.text(plain := html.unescape(line)) != plain:
+        shown = html.unescape(line) if marked_up else line
+        if redact(shown) != shown:
             return number
     return None

@@ -1,0 +1,23 @@
+"""Whether the committed sample is what verify calls consistent."""
+
+import pytest
+
+from scripts.sample import MOST_BYTES, SAMPLE
+from stages import stages_of
+from trn_validate.paths import files_below
+from trn_validate.review.verify import verify_folder
+
+pytestmark = pytest.mark.skipif(not SAMPLE.is_dir(), reason="make sample was not run yet")
+
+
+def test_the_sample_is_consistent() -> None:
+    found = verify_folder(SAMPLE, stages_of)
+    assert found.differences == []
+    assert found.checks > 100
+    assert "REHEARSAL" in found.decision
+
+
+def test_the_sample_is_small_and_without_tensors() -> None:
+    files = files_below(SAMPLE)
+    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+    assert not [path for path in files if path.suffix in (".safetensors", ".distcp")]
