@@ -12,7 +12,16 @@ from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.gate import Standing
 from trn_validate.parts import Layout
-from trn_validate.paths import show_bytes, write_atomic
+from trn_validate.paths import write_atomic
+from trn_validate.review.cells import (
+    GRAD_NORM,
+    GRADIENT,
+    LOSS,
+    PARAMETERS,
+    communication,
+    deviation,
+    number,
+)
 from trn_validate.review.summary import decision, failure_lines
 from trn_validate.review.vendor import vendor_lines
 from trn_validate.spec import AXES
@@ -30,14 +39,19 @@ NOT_VALIDATED = (
 
 
 def write_report(folder: Path, plan: Plan, standings: Sequence[Standing]) -> Path:
-    """Write the report into the run folder and give its path.
+    """Write the report into the run folder, as Markdown and as a page; give the former's path.
 
     Raises:
+        EvidenceError: the plan or a verdict in the folder cannot be read.
         FolderError: it could not be written.
     """
+    # Its templates take time to load, and status, which never renders, has 0.3 s.
+    from trn_validate.review.page import write_page
+
     path = folder / NAME
     text = render(folder.name, plan, standings, newest_record(folder))
     write_atomic(path, text.encode("utf-8"))
+    write_page(folder, lambda plan: [standing.stage for standing in standings])
     return path
 
 
@@ -116,10 +130,10 @@ def _ladder(trained: Sequence[tuple[Verdict, Layout]]) -> list[str]:
             *(str(getattr(layout.degrees, axis)) for axis in AXES),
             ("yes" if layout.sequence_parallel else "no") if layout.degrees.tp > 1 else "-",
             str(layout.tokens_per_step),
-            _deviation(verdict, "loss against the reference"),
-            _deviation(verdict, "grad norm against the reference"),
-            _deviation(verdict, "gradient of step 1"),
-            _deviation(verdict, "parameters after the last step"),
+            deviation(verdict, LOSS),
+            deviation(verdict, GRAD_NORM),
+            deviation(verdict, GRADIENT),
+            deviation(verdict, PARAMETERS),
         ]
         for verdict, layout in trained
     ]
@@ -147,7 +161,7 @@ def _cost(trained: Sequence[tuple[Verdict, Layout]]) -> list[str]:
                 f"{peak / 2**30:.2f} GiB" if peak else "-",
                 f"{speed:.0f}" if speed else "-",
                 f"{seconds:.3f}" if seconds else "-",
-                _communication(verdict),
+                communication(verdict),
             ]
         )
     note = (
@@ -155,29 +169,6 @@ def _cost(trained: Sequence[tuple[Verdict, Layout]]) -> list[str]:
         "with most. Communication is calls and bytes of one step, of the rank that has most."
     )
     return ["## Cost", "", *_table(header, rows), "", note]
-
-
-def _communication(verdict: Verdict) -> str:
-    """Calls and bytes by kind."""
-    prefix = "communication_calls."
-    kinds = [name.removeprefix(prefix) for name in verdict.measures if name.startswith(prefix)]
-    parts = [
-        f"{kind} {verdict.measures[prefix + kind]:.0f} "
-        f"({show_bytes(round(verdict.measures.get(f'communication_bytes.{kind}', 0.0)))})"
-        for kind in sorted(kinds)
-    ]
-    return ", ".join(parts) or "-"
-
-
-def _deviation(verdict: Verdict, kind: str) -> str:
-    """The largest of the verdict's deviations of that kind, with its limit."""
-    # The whole of it: the control's noise has checks whose names end in the same words.
-    found = [c for c in verdict.checks if c.name.partition(": ")[2] == kind]
-    numbers = [c for c in found if isinstance(c.measured, int | float)]
-    if not numbers:
-        return "-"
-    worst = max(numbers, key=lambda c: (not c.passed, float(c.measured)))
-    return f"{worst.measured:.2e} ({worst.limit:.1e})" if worst.limit else f"{worst.measured} (0)"
 
 
 def _failures(standings: Sequence[Standing]) -> list[str]:
@@ -201,17 +192,13 @@ def _checks(verdicts: Sequence[Verdict]) -> list[str]:
 def _check_row(check: Check) -> list[str]:
     return [
         check.name,
-        _number(check.measured),
+        number(check.measured),
         f"`{check.comparator}`",
-        _number(check.limit),
+        number(check.limit),
         check.unit,
         "yes" if check.passed else "**no**",
         check.detail,
     ]
-
-
-def _number(value: int | float | str) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _not_validated() -> list[str]:
