@@ -33,7 +33,7 @@ PLAN = $(if $(TARGET),--config $(call quote,configs/$(TARGET).yaml)) \
   $(if $(MODEL),--path $(call quote,$(MODEL))) \
   $(foreach pair,$(SET),--set $(call quote,$(pair))) $(ARGS)
 
-.PHONY: help setup setup-dev named validate rerun status plan report answers vendor-run calibrate test lint coverage bench defects soak clean distclean
+.PHONY: help setup setup-dev named validate rerun status plan report answers compare index vendor-run calibrate test lint coverage bench defects soak clean distclean
 
 help: ## List the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
@@ -79,6 +79,12 @@ vendor-run: setup ## Run the vendor's shipped config for a few steps, outside th
 
 answers: setup ## Show what only a Trn2 can tell, and what the newest run says of it
 	$(PY) pipeline.py answers $(ARGS)
+
+compare: setup ## Show runs side by side: ARGS='FOLDER FOLDER'
+	$(PY) pipeline.py compare $(ARGS)
+
+index: setup ## Write index.html of all runs
+	$(PY) pipeline.py index $(ARGS)
 
 report: setup ## Write the report of the newest run
 	$(PY) pipeline.py report $(PLAN)

@@ -250,6 +250,34 @@ def verify(
 
 @app.command()
 @_answering
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of two runs or more.")],
+    md: Annotated[bool, typer.Option("--md", help="Markdown on stdout, the default.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page to this file.")] = None,
+    json_: AsJson = False,
+) -> int:
+    """Show runs side by side, and say what of them cannot be compared."""
+    from stages import stages_of
+    from trn_validate.review.compare import show_comparison
+
+    return show_comparison(runs, stages_of, html=html, as_json=json_, as_text=md)
+
+
+@app.command()
+@_answering
+def index(
+    reports: Annotated[Path | None, typer.Argument(help="Folder of the runs.")] = None,
+) -> int:
+    """Write index.html of a folder of runs: by time, decision, stack, drift of key numbers."""
+    from stages import stages_of
+    from trn_validate.review.index import write_index
+    from trn_validate.session import REPORTS
+
+    return write_index(reports or REPORTS, stages_of)
+
+
+@app.command()
+@_answering
 def stages() -> int:
     """List the stages and what each asks."""
     from stages import FAMILIES

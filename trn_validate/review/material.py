@@ -65,8 +65,8 @@ class Material:
         return next((one for one in self.launches if one.place == place), None)
 
 
-def load(folder: Path, stages_of: StagesOf) -> Material:
-    """Read a run folder.
+def load(folder: Path, stages_of: StagesOf, *, records: bool = True) -> Material:
+    """Read a run folder; without ``records`` only what its verdicts say.
 
     Raises:
         UsageError: it is no run folder.
@@ -84,8 +84,8 @@ def load(folder: Path, stages_of: StagesOf) -> Material:
         run=name,
         plan=plan,
         standings=standings,
-        launches=tuple(_launches(folder, verdicts, unread)),
-        distances=tuple(_distances(folder, verdicts, unread)),
+        launches=tuple(_launches(folder, verdicts, unread)) if records else (),
+        distances=tuple(_distances(folder, verdicts, unread)) if records else (),
         vendor=newest_record(folder),
         environment=read_environment(folder),
         unread=tuple(unread),
