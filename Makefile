@@ -10,6 +10,7 @@ MODEL ?=
 STAGE ?=
 SET ?=
 N ?= 20
+BUNDLE ?=
 ARGS ?=
 TRN_VALIDATE_HOST_ROOT ?=
 
@@ -33,7 +34,7 @@ PLAN = $(if $(TARGET),--config $(call quote,configs/$(TARGET).yaml)) \
   $(if $(MODEL),--path $(call quote,$(MODEL))) \
   $(foreach pair,$(SET),--set $(call quote,$(pair))) $(ARGS)
 
-.PHONY: help setup setup-dev named validate rerun status plan report answers compare index vendor-run calibrate test lint coverage bench defects soak clean distclean
+.PHONY: help setup setup-dev named validate rerun status plan report compare index bundle verify sample answers vendor-run calibrate test lint coverage bench defects soak clean distclean
 
 help: ## List the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
@@ -93,7 +94,7 @@ bundle: setup ## Pack the newest run for a reviewer
 	$(PY) pipeline.py bundle $(ARGS)
 
 verify: setup ## Compute again all that BUNDLE says
-	$(PY) pipeline.py verify $(BUNDLE) $(ARGS)
+	$(PY) pipeline.py verify $(call quote,$(BUNDLE)) $(ARGS)
 
 sample: setup ## Make the committed sample bundle from a new run on the CPU
 	$(PY) -m scripts.sample $(ARGS)

@@ -40,7 +40,12 @@ EXAMPLE = "stages/environment_rendezvous.py"
 OF_A_RUN = ("reports", ".venv", "records", "ranks", "stacks")
 """First parts of paths that are not in the checkout."""
 RUN_FILES = {"report.md", "plan.yaml", "environment.json", "spec.json", "launch.json"}
-FOREIGN_OPTIONS = {"--extra-index-url"}
+FOREIGN_OPTIONS = {
+    "--extra-index-url",
+    *("--check", "--ignore-missing"),
+    *("--bundle", "--key", "--certificate-identity", "--certificate-oidc-issuer"),
+}
+"""Of pip, sha256sum and cosign."""
 
 FENCE = re.compile(r"^( *)```[a-z]*\n(.*?)^\1```$", re.M | re.S)
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)

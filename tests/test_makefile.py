@@ -24,6 +24,9 @@ COMMANDS += [
     "answers",
     "vendor-run",
     "coverage",
+    "bundle",
+    "verify",
+    "sample",
 ]
 
 # Stands for the Python of an environment: notes what it is asked, installs nothing.
@@ -106,7 +109,17 @@ def test_help_is_the_default_and_lists_every_command() -> None:
     assert make().stdout == shown
     listed = re.findall(r"^  ([a-z-]+) +[A-Z]", shown, flags=re.MULTILINE)
     assert sorted(listed) == sorted(COMMANDS)
-    for variable in ("TARGET", "MODEL", "STAGE", "SET", "N", "ARGS", "PYTHON", "TORCH_INDEX"):
+    for variable in (
+        "TARGET",
+        "MODEL",
+        "STAGE",
+        "SET",
+        "N",
+        "BUNDLE",
+        "ARGS",
+        "PYTHON",
+        "TORCH_INDEX",
+    ):
         assert f"{variable}=" in shown
 
 
