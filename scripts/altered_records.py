@@ -1,0 +1,110 @@
+"""Ways to alter what the ranks recorded, and the norms that were taken of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from scripts.altered_bundle import Bundle, other_value
+
+_RANK = "/records/rank-"
+
+
+def _rank_file(bundle: Bundle, rng: random.Random) -> Path:
+    names = [name for name in bundle.names(".jsonl") if _RANK in name]
+    return bundle.folder / rng.choice(names)
+
+
+def record_line(bundle: Bundle, rng: random.Random) -> str:
+    """A line of a rank is gone."""
+    path = _rank_file(bundle, rng)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    gone = lines.pop(rng.randrange(len(lines)))
+    path.write_text("".join(lines), encoding="utf-8")
+    # What the two last phases of an operation leave between them is judged by the last alone.
+    passing = '"begun"' in gone or '"issued"' in gone
+    return "" if passing else f"{path.relative_to(bundle.folder)} {gone[:40]}"
+
+
+def rank(bundle: Bundle, rng: random.Random) -> str:
+    """All that a rank recorded is gone."""
+    path = _rank_file(bundle, rng)
+    path.unlink()
+    return str(path.relative_to(bundle.folder))
+
+
+_JUDGED = {
+    "step": ("loss", "grad_norm", "tokens", "rows"),
+    "header": ("parameter_device", "comm_backend", "local_batch_size", "pid"),
+    "closing": ("steps",),
+    "mark": ("phase",),
+}
+"""Fields of records that a check, or what a verdict shows, comes from."""
+
+
+def record(bundle: Bundle, rng: random.Random) -> str:
+    """Another value in a field that something is computed from."""
+    path = _rank_file(bundle, rng)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    place = rng.randrange(len(lines))
+    line = json.loads(lines[place])
+    fields = _JUDGED.get(line["kind"], ())
+    if not fields or (line["kind"] == "step" and not line["loss_here"]):
+        return ""
+    if "/seed/" in str(path) or line.get("phase") in ("begun", "issued"):
+        return ""
+    which = rng.choice(fields)
+    if which == "rows":
+        line["rows"] = f"{int(line['rows'], 16) ^ 1:032x}"
+    elif which in ("loss", "grad_norm"):
+        line[which] += 0.01
+    else:
+        line[which] = "wrong" if which == "phase" else other_value(line[which], rng)
+    lines[place] = json.dumps(line)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return f"{path.relative_to(bundle.folder)}:{place + 1} {which}"
+
+
+def distance(bundle: Bundle, rng: random.Random) -> str:
+    """Another norm of one tensor."""
+    name = rng.choice(bundle.names("distances.json"))
+    kept = bundle.read(name)
+    tensor = rng.choice(rng.choice(kept["comparisons"])["tensors"])
+    which = rng.choice(("difference", "rest", "reference"))
+    if not isinstance(tensor[which], float) or not tensor["difference"]:
+        return ""
+    tensor[which] *= rng.choice((0.5, 0.9, 1.1, 3.0))
+    bundle.write(name, kept)
+    return f"{name} {tensor['name']} {which}"
+
+
+def all_distances(bundle: Bundle, rng: random.Random) -> str:
+    """The norms of a comparison scaled together: they fit each other, and the check no more."""
+    name = rng.choice(bundle.names("distances.json"))
+    kept = bundle.read(name)
+    scale, changed = rng.choice((0.5, 2.0)), False
+    for tensor in rng.choice(kept["comparisons"])["tensors"]:
+        if isinstance(tensor["difference"], float) and tensor["difference"]:
+            tensor["difference"] *= scale
+            tensor["rest"] *= scale
+            tensor["factor"] = 1 + (tensor["factor"] - 1) * scale
+            changed = True
+    bundle.write(name, kept)
+    return name if changed else ""
+
+
+def swap(bundle: Bundle, rng: random.Random) -> str:
+    """A file of another bundle, or of another stage, in the place of this one's."""
+    here = [n for n in bundle.names(".json", ".jsonl") if _RANK in n or "/" not in n]
+    one = rng.choice(here)
+    if bundle.other is not None:
+        source = bundle.other / one
+        if not source.is_file():
+            return ""
+        (bundle.folder / one).write_bytes(source.read_bytes())
+        return f"{one} of another bundle"
+    two = rng.choice(here)
+    (bundle.folder / one).write_bytes(bundle.whole[two])
+    (bundle.folder / two).write_bytes(bundle.whole[one])
+    return f"{one} and {two}"
