@@ -38,9 +38,9 @@ def proven(material: Material) -> tuple[str, ...]:
 def _proven(material: Material) -> Iterator[str]:
     passed = {v.stage: v for v in _standing_passed(material)}
     if "environment.device" in passed:
-        device = material.plan.profile.device
-        what = "The accelerator" if device == "neuron" else "A CPU host, without any accelerator,"
-        yield f"{what} that the plan {material.plan.target} asks for was there."
+        neuron = material.plan.profile.device == "neuron"
+        how = "with its accelerator" if neuron else "which is no accelerator"
+        yield f"The machine has what the plan {material.plan.target} asks for, {how}."
     if (collectives := passed.get("environment.collectives")) is not None:
         worlds = sorted({str(c.processes) for c in collectives.capabilities}, key=int)
         yield f"The collectives that the layouts need were exact on {_joined(worlds)} ranks."
@@ -93,8 +93,8 @@ def _layouts(verdicts: Iterable[Verdict]) -> Iterator[str]:
     names = [v.stage.removeprefix(_RUNGS) for v, _, _ in found]
     verdict, check, part = max(found, key=lambda entry: entry[2])
     yield (
-        f"{len(names)} layouts ({_joined(names)}) train as their reference does: the same rows, "
-        f"losses, gradients and parameters. Furthest off is the gradient of "
+        f"{_count(len(names), 'layout')} ({_joined(names)}) against the ladder's reference: "
+        f"the same rows, losses, gradients and parameters. Furthest off is the gradient of "
         f"{verdict.stage.removeprefix(_RUNGS)}, {check.measured:.2g} with {check.limit:.2g} "
         f"allowed ({100 * part:.0f} %)."
     )
@@ -147,3 +147,7 @@ def _unproven(material: Material) -> Iterator[str]:
 def _joined(names: Iterable[str]) -> str:
     *rest, last = [*names] or ["none"]
     return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -45,7 +45,7 @@ def page(material: Material) -> str:
         real=real,
         kind="EVIDENCE" if real else "REHEARSAL",
         decision=decision(material.standings),
-        tone=_tone(closed),
+        tone=_tone(closed, real=real),
         began=min((v.started_at for v in material.verdicts), default=""),
         seconds=sum(v.seconds for v in material.verdicts),
         holding=sum(c.passed for v in material.verdicts for c in v.checks),
@@ -70,10 +70,10 @@ def page(material: Material) -> str:
     )
 
 
-def _tone(closed: Standing | None) -> str:
-    """Class of the style sheet for the decision."""
+def _tone(closed: Standing | None, *, real: bool) -> str:
+    """Class of the style sheet for the decision; a rehearsal never looks like a pass."""
     if closed is None:
-        return "good"
+        return "good" if real else "open"
     return "bad" if closed.verdict is not None and closed.freshness.fresh else "open"
 
 

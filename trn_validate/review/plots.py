@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 
 from markupsafe import Markup
 
@@ -35,7 +35,7 @@ class Plot:
 
 def loss_plots(material: Material) -> Iterator[Plot]:
     """Loss of every rung, and how far it is from the reference's, with the band allowed."""
-    for root, group in _by_root(material):
+    for root, group in _by_step_root(material):
         reference = material.launch(root)
         if reference is None:
             continue
@@ -79,12 +79,13 @@ def _difference_plot(root: str, group: Sequence[Pair]) -> Plot:
 
 def deviation_plots(material: Material) -> Iterator[Plot]:
     """Distance from the reference at every step, on a logarithmic scale, with limit and noise."""
-    for root, group in _by_root(material, noise=True):
+    for root, group in _by_step_root(material, noise=True):
+        styles = _styles(group)
         losses = [
             svg.Series(p.name, tuple((x, abs(y)) for x, y in p.losses), n)
-            for n, p in enumerate(group, 1)
+            for n, p in zip(styles, group, strict=True)
         ]
-        norms = [svg.Series(p.name, p.norms, n) for n, p in enumerate(group, 1)]
+        norms = [svg.Series(p.name, p.norms, n) for n, p in zip(styles, group, strict=True)]
         for what, series, kind in (
             ("Loss deviation, nats", losses, LOSS),
             ("Grad norm deviation, relative", norms, GRAD_NORM),
@@ -141,6 +142,18 @@ def _by_root(material: Material, *, noise: bool = False) -> Iterator[tuple[str, 
     found = sorted(pairs(material, noise=noise), key=lambda pair: pair.root)
     for root, group in groupby(found, key=lambda pair: pair.root):
         yield root, list(group)
+
+
+def _by_step_root(material: Material, *, noise: bool = False) -> Iterator[tuple[str, list[Pair]]]:
+    """Without those of a single step, which the tables tell in full."""
+    found = _by_root(material, noise=noise)
+    return ((r, group) for r, group in found if max(len(pair.steps) for pair in group) > 1)
+
+
+def _styles(group: Sequence[Pair]) -> list[int]:
+    """The control in that of a reference, and every other run as in the plots without it."""
+    numbers = count(1)
+    return [0 if pair.noise else next(numbers) for pair in group]
 
 
 def _legend(series: Sequence[svg.Series]) -> tuple[tuple[Markup, str], ...]:
