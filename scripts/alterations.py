@@ -26,6 +26,7 @@ KINDS: dict[str, Alteration] = {
     "record line dropped": altered_records.record_line,
     "rank dropped": altered_records.rank,
     "record": altered_records.record,
+    "record little judged": altered_records.record_little_judged,
     "distance": altered_records.distance,
     "all distances": altered_records.all_distances,
     "files swapped": altered_records.swap,
@@ -48,7 +49,7 @@ KINDS: dict[str, Alteration] = {
 }
 """By name, as docs/review-bundle.md has them."""
 
-SIGNATURE = frozenset({"times", "log", "distance", "all distances"})
+SIGNATURE = frozenset({"times", "log", "distance", "all distances", "record little judged"})
 """Kinds of which some, made consistent, are told by a signature alone."""
 
 PLAIN_ALONE = frozenset({"document", "any bit", "file added"})

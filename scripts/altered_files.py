@@ -21,7 +21,7 @@ def plan(bundle: Bundle, rng: random.Random) -> str:
 
 def environment(bundle: Bundle, rng: random.Random) -> str:
     """Another version in the fingerprint."""
-    found = bundle.read("environment.json")
+    found: dict[str, str] = bundle.read("environment.json")
     key = rng.choice(sorted(found))
     found[key] += "x"
     bundle.write("environment.json", found)

@@ -9,16 +9,19 @@ from pathlib import Path
 from scripts.altered_bundle import Bundle, other_value
 
 _RANK = "/records/rank-"
+_LITTLE_JUDGED = ("seed", "reload", "missing", "truncated")
+"""Launches that are asked whether they start, what they load, or whether they refuse to."""
 
 
-def _rank_file(bundle: Bundle, rng: random.Random) -> Path:
+def _rank_file(bundle: Bundle, rng: random.Random, *, judged: bool) -> Path:
     names = [name for name in bundle.names(".jsonl") if _RANK in name]
-    return bundle.folder / rng.choice(names)
+    mine = [name for name in names if (name.split("/")[2] in _LITTLE_JUDGED) != judged]
+    return bundle.folder / rng.choice(mine)
 
 
 def record_line(bundle: Bundle, rng: random.Random) -> str:
     """A line of a rank is gone."""
-    path = _rank_file(bundle, rng)
+    path = _rank_file(bundle, rng, judged=True)
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     gone = lines.pop(rng.randrange(len(lines)))
     path.write_text("".join(lines), encoding="utf-8")
@@ -29,14 +32,14 @@ def record_line(bundle: Bundle, rng: random.Random) -> str:
 
 def rank(bundle: Bundle, rng: random.Random) -> str:
     """All that a rank recorded is gone."""
-    path = _rank_file(bundle, rng)
+    path = _rank_file(bundle, rng, judged=True)
     path.unlink()
     return str(path.relative_to(bundle.folder))
 
 
 _JUDGED = {
     "step": ("loss", "grad_norm", "tokens", "rows"),
-    "header": ("parameter_device", "comm_backend", "local_batch_size", "pid"),
+    "header": ("parameter_device", "comm_backend", "degrees", "pid"),
     "closing": ("steps",),
     "mark": ("phase",),
 }
@@ -45,18 +48,28 @@ _JUDGED = {
 
 def record(bundle: Bundle, rng: random.Random) -> str:
     """Another value in a field that something is computed from."""
-    path = _rank_file(bundle, rng)
+    return _other_field(bundle, rng, _rank_file(bundle, rng, judged=True))
+
+
+def record_little_judged(bundle: Bundle, rng: random.Random) -> str:
+    """The same in a launch of which little is asked, such as that it refuses a damaged shard."""
+    return _other_field(bundle, rng, _rank_file(bundle, rng, judged=False))
+
+
+def _other_field(bundle: Bundle, rng: random.Random, path: Path) -> str:
     lines = path.read_text(encoding="utf-8").splitlines()
     place = rng.randrange(len(lines))
     line = json.loads(lines[place])
     fields = _JUDGED.get(line["kind"], ())
     if not fields or (line["kind"] == "step" and not line["loss_here"]):
         return ""
-    if "/seed/" in str(path) or line.get("phase") in ("begun", "issued"):
+    if line.get("phase") in ("begun", "issued"):
         return ""
     which = rng.choice(fields)
     if which == "rows":
         line["rows"] = f"{int(line['rows'], 16) ^ 1:032x}"
+    elif which == "degrees":
+        line["degrees"]["cp"] += 1
     elif which in ("loss", "grad_norm"):
         line[which] += 0.01
     else:
