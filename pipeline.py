@@ -162,7 +162,7 @@ def report(
     settings: Settings = None,
     reports: Reports = None,
 ) -> int:
-    """Write report.md of the newest run again, and say where it is."""
+    """Write report.md and report.html of the newest run again, and say where the former is."""
     from stages import stages_of
     from trn_validate.commands import write_report_again
 

@@ -27,6 +27,8 @@ COMMANDS += [
     "bundle",
     "verify",
     "sample",
+    "compare",
+    "index",
 ]
 
 # Stands for the Python of an environment: notes what it is asked, installs nothing.
