@@ -172,7 +172,10 @@ def _whole(along: Axis) -> tuple[tuple[float, str], ...]:
 def _ticks_along(
     ticks: Sequence[tuple[float, str]], bottom: float, top: float | None = None
 ) -> list[str]:
-    parts = [_text(x, bottom + 13, text, "middle") for x, text in ticks]
+    # The lane of zero is narrower than its neighbour's text.
+    crowded = len(ticks) > 1 and ticks[1][0] - ticks[0][0] < 24
+    written = [tick for n, tick in enumerate(ticks) if not (crowded and n == 1)]
+    parts = [_text(x, bottom + 13, text, "middle") for x, text in written]
     if top is None:
         return parts
     grid = (f"M{_n(x)} {_n(top)}V{_n(bottom)}" for x, _ in ticks)
