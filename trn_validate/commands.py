@@ -102,12 +102,9 @@ def write_report_again(
 ) -> int:
     """Write the report of the newest run from its verdicts; the status is the run's."""
     from trn_validate.review.documents import write_documents
-    from trn_validate.review.report import write_report
 
     run, plan, standings = _stand(stages_of, config, model_path, settings, reports)
-    path = write_report(run.folder, plan, standings)
-    write_documents(run, plan, standings, stages_of)
-    print(path)
+    print(write_documents(run, plan, standings, stages_of))
     return exit_status(standings)
 
 

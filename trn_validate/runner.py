@@ -24,7 +24,6 @@ from trn_validate.launch_local import LocalLauncher
 from trn_validate.processes import end_strays, find_strays
 from trn_validate.progress import Progress
 from trn_validate.review.documents import write_documents
-from trn_validate.review.report import write_report
 from trn_validate.review.summary import closing_lines, failure_lines
 from trn_validate.run import Run
 from trn_validate.selection import Selection
@@ -151,10 +150,8 @@ def _walk_and_report(runner: Runner) -> tuple[int, tuple[Standing, ...], Path]:
 
 
 def _write(gate: Gate, standings: Sequence[Standing]) -> Path:
-    """Write the report and all that is made from the same verdicts; gives the report's path."""
-    path = write_report(gate.run.folder, gate.plan, standings)
-    write_documents(gate.run, gate.plan, standings, stages_of=lambda plan: gate.stages)
-    return path
+    """Write all that is made from the verdicts; gives the report's path."""
+    return write_documents(gate.run, gate.plan, standings, stages_of=lambda plan: gate.stages)
 
 
 class Runner:

@@ -170,7 +170,7 @@ def show_vendor_run(
     lacking = missing(chosen, fork)
     if lacking or fork is None:
         raise DeviceAbsent(f"the vendor's own run cannot start. Missing: {'; '.join(lacking)}")
-    from trn_validate.review.report import write_report
+    from trn_validate.review.documents import write_documents
 
     store, environment = Store(reports or REPORTS), fingerprint_now()
     store.check_writable()
@@ -183,9 +183,8 @@ def show_vendor_run(
     )
     with run.lock():
         record = carry_out(run, plan, fork, host, LocalLauncher())
-        report = write_report(
-            run.folder, plan, gate_of(stages_of, plan, run, environment).standings()
-        )
+        standings = gate_of(stages_of, plan, run, environment).standings()
+        report = write_documents(run, plan, standings, stages_of)
     for line in closing_lines(record, run, report):
         print(line)
     return _STATUS.get(record.outcome, ERROR)

@@ -17,11 +17,11 @@ from tests.review.test_answers import vendor
 from trn_validate.errors import EvidenceError, UsageError
 from trn_validate.gate import FAILED
 from trn_validate.records import Step
+from trn_validate.review.documents import write_documents
 from trn_validate.review.figures import read_launch
 from trn_validate.review.margins import used
 from trn_validate.review.material import Material, load
 from trn_validate.review.page import page, write_page
-from trn_validate.review.report import write_report
 
 SECTIONS = (
     "What it proves",
@@ -215,7 +215,7 @@ def test_the_vendors_own_run_is_shown_beside_the_gate(material: Material) -> Non
 
 
 def test_the_page_is_written_beside_the_report(rig: Rig, text: str) -> None:
-    write_report(rig.run.folder, rig.plan, rig.gate.standings())
+    write_documents(rig.run, rig.plan, rig.gate.standings(), stages_of)
     assert (rig.run.folder / "report.html").read_text(encoding="utf-8") == text
 
 

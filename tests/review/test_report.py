@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from stages import stages_of
 from tests.builders import check, layout
 from tests.fake_training import (
     Rig,
@@ -19,7 +20,8 @@ from trn_validate.config import Plan
 from trn_validate.gate import FAILED, PASSED, Standing
 from trn_validate.launch import Cause
 from trn_validate.records import Step
-from trn_validate.review.report import NOT_VALIDATED, render, write_report
+from trn_validate.review.documents import write_documents
+from trn_validate.review.report import NOT_VALIDATED, render
 from trn_validate.spec import AXES, Degrees
 
 SECTIONS = [
@@ -288,7 +290,7 @@ def test_what_this_version_does_not_ask_is_said(rig: Rig) -> None:
 
 
 def test_the_report_is_written_into_the_run_folder(rig: Rig) -> None:
-    path = write_report(rig.run.folder, rig.plan, rig.gate.standings())
+    path = write_documents(rig.run, rig.plan, rig.gate.standings(), stages_of)
     assert path == rig.run.folder / "report.md"
     assert path.read_text() == report(rig)
     assert path.read_text().isascii()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from trn_validate.stage import Stage
 from trn_validate.vendor_record import newest_record
 
 StagesOf = Callable[[Plan], Sequence[Stage]]
-_PAGE = "trn_validate.review.page"
 
 
 def rendered(
@@ -35,12 +33,13 @@ def rendered(
 
 
 def _page(folder: Path, stages_of: StagesOf) -> dict[str, str]:
-    """The page, where this version has one."""
-    if importlib.util.find_spec(_PAGE) is None:
-        return {}
-    page = importlib.import_module(_PAGE)
+    """The page, of a folder that can be read."""
+    # Its templates take time to load, and nothing that only looks at a run renders it.
+    from trn_validate.review import page
+    from trn_validate.review.material import load
+
     try:
-        return {str(page.NAME): str(page.page(page.load(folder, stages_of)))}
+        return {page.NAME: page.page(load(folder, stages_of))}
     except TrnValidateError:
         # What is wrong with the folder is told by whoever reads its verdicts.
         return {}
@@ -54,8 +53,10 @@ def attested(manifest_text: str, plan_sha256: str, standings: Sequence[Standing]
 
 def write_documents(
     run: Run, plan: Plan, standings: Sequence[Standing], stages_of: StagesOf
-) -> None:
+) -> Path:
     """Write every document into the run folder, then the manifest, then the attestation.
+
+    Gives the path of the report that is for people and pull requests.
 
     Raises:
         FolderError: one could not be written.
@@ -68,6 +69,7 @@ def write_documents(
     write_atomic(run.folder / manifest.NAME, text.encode("utf-8"))
     plan_sha256 = file_digest(run.folder / PLAN_FILE)
     write_atomic(run.folder / attestation.NAME, attested(text, plan_sha256, standings))
+    return run.folder / report.NAME
 
 
 def digests_of(folder: Path, memory: Path) -> Mapping[str, str]:

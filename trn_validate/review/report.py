@@ -6,13 +6,11 @@ The verdicts are the record; nothing is ever read back from here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from trn_validate.check import Check
 from trn_validate.config import Plan
 from trn_validate.gate import Standing
 from trn_validate.parts import Layout
-from trn_validate.paths import write_atomic
 from trn_validate.review.cells import (
     GRAD_NORM,
     GRADIENT,
@@ -25,7 +23,7 @@ from trn_validate.review.cells import (
 from trn_validate.review.summary import decision, failure_lines
 from trn_validate.review.vendor import vendor_lines
 from trn_validate.spec import AXES
-from trn_validate.vendor_record import VendorRecord, newest_record
+from trn_validate.vendor_record import VendorRecord
 from trn_validate.verdict import Verdict
 
 NAME = "report.md"
@@ -36,23 +34,6 @@ NOT_VALIDATED = (
     "convergence: a few steps say nothing about a whole training run",
 )
 """What this version asks nowhere; a reader must not take silence for an answer."""
-
-
-def write_report(folder: Path, plan: Plan, standings: Sequence[Standing]) -> Path:
-    """Write the report into the run folder, as Markdown and as a page; give the former's path.
-
-    Raises:
-        EvidenceError: the plan or a verdict in the folder cannot be read.
-        FolderError: it could not be written.
-    """
-    # Its templates take time to load, and status, which never renders, has 0.3 s.
-    from trn_validate.review.page import write_page
-
-    path = folder / NAME
-    text = render(folder.name, plan, standings, newest_record(folder))
-    write_atomic(path, text.encode("utf-8"))
-    write_page(folder, lambda plan: [standing.stage for standing in standings])
-    return path
 
 
 def render(
