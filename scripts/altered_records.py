@@ -25,8 +25,9 @@ def record_line(bundle: Bundle, rng: random.Random) -> str:
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     gone = lines.pop(rng.randrange(len(lines)))
     path.write_text("".join(lines), encoding="utf-8")
-    # What the two last phases of an operation leave between them is judged by the last alone.
-    passing = '"begun"' in gone or '"issued"' in gone
+    # Of the phases of an operation the last is judged, and of what ranks count of communication
+    # the largest, which another may have too.
+    passing = any(f'"{word}"' in gone for word in ("begun", "issued", "communication"))
     return "" if passing else f"{path.relative_to(bundle.folder)} {gone[:40]}"
 
 

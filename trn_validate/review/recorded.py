@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Recorded:
     problems: tuple[str, ...]
     """Verdicts that cannot be read, and why."""
 
-    @property
+    @cached_property
     def choice(self) -> Choice:
         """How the target was chosen, as environment.device saw it; a host with no sign if not."""
         verdict = self.verdicts.get("environment.device")
@@ -53,7 +54,7 @@ class Recorded:
         except (EvidenceError, KeyError, ValidationError):
             return choose(Signs())
 
-    @property
+    @cached_property
     def standings(self) -> tuple[Standing, ...]:
         """How every stage stands by what the folder holds: the code and the machine are not asked.
 
