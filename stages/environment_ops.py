@@ -16,6 +16,7 @@ from trn_validate.base import larger
 from trn_validate.check import Check, none_found
 from trn_validate.config import Plan
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
+from trn_validate.launch_neuron import equipped
 from trn_validate.launching import log_path, threads
 from trn_validate.operation import (
     EXACT,
@@ -68,7 +69,8 @@ class OpsStage:
         for name, request in zip(self.operations, self.launches(place), strict=True):
             _write_spec(context.plan, request, name)
             context.say(f"launching {name}")
-            result = context.launcher.launch(request)
+            device = context.plan.profile.device
+            result = context.launcher.launch(equipped(device, context.run.private, 1, request))
             answer = read_answer(request)
             context.note(result)
             _judge(context, findings, name, result, answer)

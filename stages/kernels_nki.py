@@ -35,6 +35,7 @@ from trn_validate.kernel_pairs import Pair, claim, pair_measures
 from trn_validate.kernel_use import use_checks, use_names
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.launch import LaunchRequest
+from trn_validate.launch_neuron import equipped
 from trn_validate.launching import launch, renamed, request, run_spec
 from trn_validate.reference import compared_with, from_seed
 from trn_validate.rungs import rung_external, rung_reads
@@ -106,7 +107,10 @@ def _operators(context: Context, findings: Findings) -> None:
     for asked, kernel in zip(requests, plan.kernels, strict=True):
         write_entry(asked, kernel)
     context.say(f"checking the operators of {_joined(k.name for k in plan.kernels)}")
-    results = context.launcher.together(requests)
+    device, private = plan.profile.device, context.run.private
+    results = context.launcher.together(
+        tuple(equipped(device, private, 1, request) for request in requests)
+    )
     context.note(*results)
     for result in results:
         require_answer(context, result)
@@ -235,7 +239,10 @@ def pair_specs(spec: RunSpec, private: Path, number: int) -> tuple[RunSpec, RunS
 def experts_rung(plan: Plan) -> ResolvedRung:
     """One process of a mixture of experts, cut to 2 layers."""
     ladder = plan.ladders[0]
-    fork = "torchtitan_neuron" if plan.profile.device == "neuron" else "torchtitan"
+    # A plan may drive the neuron code path with upstream's models, where there is no fork.
+    upstream = all(one.model.module.startswith("torchtitan.") for one in plan.ladders)
+    own = plan.profile.device == "cpu" or upstream
+    fork = "torchtitan" if own else "torchtitan_neuron"
     model = Model(module=f"{fork}.models.qwen3", flavor="debugmodel_moe", layers=2)
     workload = ladder.workload.model_copy(update=_ONE_STEP)
     section = ladder.model_copy(update={"model": model, "workload": workload})

@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 
 from tests.builders import CONFIGS, ROOT, run_spec
-from tests.fake_training import NO_SIGNS, Defect, Rig, ends, within
+from tests.fake_training import NO_SIGNS, Defect, Rig, calm_host, ends, within
+from tests.neuron.machine import Machine
+from tests.neuron.test_watch import counts
 from trn_validate import launch_neuron
 from trn_validate import plan as plans
 from trn_validate.config import Plan
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.launch import Cause, LaunchRequest
-from trn_validate.launch_neuron import CACHE, CACHES, FEW, UNSET, environment, warm_spec
+from trn_validate.launch_neuron import CACHE, CACHES, FEW, UNSET, environment, equipped, warm_spec
 from trn_validate.launching import launch
 from trn_validate.launching import run_spec as spec_of
+from trn_validate.operation import OPERATIONS
 from trn_validate.spec import CompileChoice, Degrees, RunSpec
 from trn_validate.stage import Context
 
@@ -30,6 +33,22 @@ BIG = plans.load(ROOT / "configs/trn2.48xlarge.yaml")
 def _calm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(launch_neuron, "available_gib", lambda: 4096.0)
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A run of a small instance that came to its last stage."""
+    folder = tmp_path_factory.mktemp("whole")
+    machine = Machine(folder / "host", kind="trn2.3xlarge").build()
+    # As many layers as the imagined ranks have.
+    layers = "paths.native.ladders.small.model.layers=2"
+    plan = plans.load(ROOT / "configs/trn2.3xlarge.yaml", settings=[layers])
+    with pytest.MonkeyPatch.context() as patch:
+        calm_host(patch)
+        patch.setattr(launch_neuron, "available_gib", lambda: 4096.0)
+        made = Rig(folder, counts(machine), plan=plan, choice=machine.install())
+        made.walk()  # up to kernels.nki, whose imagined kernels run on no device
+        yield made
 
 
 def rung(name: str, plan: Plan = BIG) -> ResolvedRung:
@@ -66,6 +85,44 @@ def test_two_runs_share_no_cache_and_two_stages_of_one_do(tmp_path: Path) -> Non
     one, other = (environment(tmp_path / name, 1) for name in ("one", "other"))
     assert not set(one.values()) & set(other.values())
     assert environment(tmp_path / "one", 1) == one
+
+
+@pytest.mark.parametrize(
+    ("module", "least"),
+    [
+        ("trn_validate.workload.collectives", 2),
+        ("trn_validate.workload.ops", len(OPERATIONS)),
+        ("trn_validate.workload", 10),
+        ("trn_validate.kernels.opcheck", 3),
+    ],
+)
+def test_whatever_computes_on_the_device_is_launched_by_the_same_rules(
+    whole_run: Rig, module: str, least: int
+) -> None:
+    asked = [r for r in whole_run.launcher.requests if module in r.argv]
+    # The seed is made on the host, and leaves the device alone.
+    on_device = [r for r in asked if r.env.get("TORCH_DEVICE_BACKEND_AUTOLOAD") != "0"]
+    assert len(on_device) >= least
+    for request in on_device:
+        assert CACHES.keys() <= request.env.keys(), request.name
+        assert not set(UNSET) & set(request.env), request.name
+
+
+def test_what_a_launch_asks_for_itself_is_kept(tmp_path: Path) -> None:
+    asked = LaunchRequest(
+        name="x",
+        argv=("x",),
+        folder=tmp_path,
+        env={"OMP_NUM_THREADS": "1", "NKI_TRACE_CACHE_URL": "own"},
+        wall_seconds=1.0,
+        silence_seconds=1.0,
+        grace_seconds=1.0,
+    )
+    given = equipped("neuron", tmp_path, 1, asked)
+    assert given.env["NKI_TRACE_CACHE_URL"] == "own"
+    assert given.env["OMP_NUM_THREADS"] == "1"
+    assert CACHES.keys() <= given.env.keys()
+    assert equipped("cpu", tmp_path, 1, asked) == asked
 
 
 def test_on_the_cpu_no_cache_of_a_device_is_named(tmp_path: Path) -> None:
@@ -271,7 +328,8 @@ def test_the_limits_of_a_plan_leave_a_first_step_the_time_to_compile(path: Path)
     limits = plan.timeouts
     # While one rank compiles the others wait in a collective, and nothing is written.
     assert limits.init <= limits.silence <= limits.wall
-    if plan.profile.device == "neuron":
+    # What a rehearsal computes on has nothing to compile.
+    if plan.profile.device == "neuron" and plan.target != "rehearsal":
         assert limits.init >= 1800
         assert limits.train >= 600
         assert limits.wall >= 2 * limits.init

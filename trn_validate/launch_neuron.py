@@ -12,8 +12,10 @@ import os
 import shlex
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+from trn_validate.launch import LaunchRequest
 from trn_validate.memory import available_gib
 from trn_validate.paths import make_folder, write_atomic
 from trn_validate.spec import CheckpointChoice, RunSpec
@@ -61,6 +63,17 @@ def environment(private: Path, ranks: int) -> dict[str, str]:
         before = os.environ.get("PATH", os.defpath)
         variables["PATH"] = f"{tools}{os.pathsep}{before}"
     return variables
+
+
+def equipped(device: str, private: Path, ranks: int, request: LaunchRequest) -> LaunchRequest:
+    """A launch with all that one on this device is given; what it asks for itself goes on top.
+
+    Raises:
+        FolderError: the folders could not be made.
+    """
+    if device != "neuron":
+        return request
+    return replace(request, env={**environment(private, ranks), **request.env})
 
 
 def _bounded_compiler(private: Path, ranks: int) -> Path | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
@@ -200,11 +200,8 @@ def _ready(context: Context, spec: RunSpec) -> LaunchRequest:
     folder = Path(spec.records).parent
     make_folder(folder)
     write_atomic(folder / "spec.json", (spec.model_dump_json(indent=2) + "\n").encode())
-    asked = request(context.plan, spec)
-    if spec.device != "neuron":
-        return asked
-    more = launch_neuron.environment(context.run.private, spec.degrees.world_size)
-    return replace(asked, env={**asked.env, **more})
+    private, ranks = context.run.private, spec.degrees.world_size
+    return launch_neuron.equipped(spec.device, private, ranks, request(context.plan, spec))
 
 
 def _warm_up(context: Context, spec: RunSpec) -> None:

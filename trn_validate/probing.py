@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from trn_validate.config import Plan
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
+from trn_validate.launch_neuron import equipped
 from trn_validate.launching import log_path, threads, torchrun
 from trn_validate.paths import make_folder, write_atomic
 from trn_validate.records import Mark, ProbeClosing, ProbeHeader, ProbeLine, rank_file
@@ -110,7 +111,10 @@ def sweep_all(context: Context, sweeps: list[Sweep]) -> None:
             make_folder(folder)
             write_atomic(folder / "spec.json", (spec.model_dump_json(indent=2) + "\n").encode())
         requests = tuple(
-            request_of(plan, spec, sweep.world) for spec, sweep in zip(specs, some, strict=True)
+            equipped(
+                spec.device, context.run.private, sweep.world, request_of(plan, spec, sweep.world)
+            )
+            for spec, sweep in zip(specs, some, strict=True)
         )
         context.say(f"launching {', '.join(spec.name for spec in specs)}")
         results = context.launcher.together(requests)

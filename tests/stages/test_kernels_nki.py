@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from stages.kernels_nki import FAMILY, PLAIN_EXPERTS, experts_specs
+from stages.kernels_nki import FAMILY, PLAIN_EXPERTS, experts_rung, experts_specs
+from tests.builders import CONFIGS, ROOT
 from tests.fake_training import (
     Defect,
     Launch,
@@ -22,6 +23,7 @@ from tests.fake_training import (
     within,
     without,
 )
+from trn_validate import plan as plans
 from trn_validate import yaml_file
 from trn_validate.config import Plan
 from trn_validate.kernel_list import LIST
@@ -287,3 +289,23 @@ def test_the_sources_of_every_kernel_are_among_its_inputs(rig: Rig) -> None:
     )
     assert "external:trn_validate.kernels.opcheck.experts" in inputs
     assert "external:torchtitan.models.common.moe" in inputs
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_plan_bounds_the_dtype_that_the_mixture_of_experts_computes_in(path: Path) -> None:
+    plan = plans.load(path)
+    workload = experts_rung(plan).ladder.workload
+    assert plan.limits.of(workload.compute_dtype) == plan.limits.float32
+
+
+@pytest.mark.parametrize(
+    ("target", "module"),
+    [
+        ("cpu", "torchtitan.models.qwen3"),
+        ("rehearsal", "torchtitan.models.qwen3"),
+        ("trn2.3xlarge", "torchtitan_neuron.models.qwen3"),
+    ],
+)
+def test_the_experts_are_of_the_torchtitan_that_the_plan_trains(target: str, module: str) -> None:
+    plan = plans.load(ROOT / f"configs/{target}.yaml")
+    assert experts_rung(plan).ladder.model.module == module
