@@ -31,6 +31,13 @@ STEP, ABSOLUTE, RELATIVE = 1e-2, 2e-3, 1e-2
 """Of gradcheck in float32, which no provider exceeds: the error of a difference is the rounding
 of two values over the step (1e-7 / 1e-2) and the step squared times a third derivative."""
 
+_AUTOGRAD = "test_autograd_registration"
+_TESTS = frozenset({"test_schema", _AUTOGRAD, "test_faketensor", "test_aot_dispatch_dynamic"})
+"""All that opcheck has."""
+_KNOWN = frozenset({"cpu", "cuda", "xpu"})
+"""Devices of which opcheck can say whether autograd is registered; of others it raises
+NotImplementedError (torch 2.14, testing/_internal/optests/autograd_registration.py)."""
+
 Call = tuple[OpOverload, tuple[Any, ...], bool]
 """An operator, its arguments, and whether it was called forward."""
 
@@ -100,10 +107,23 @@ def _faults(call: Call) -> list[str]:
     """What opcheck says of an operator, test by test; it fails in any way that it likes."""
     operator, arguments, forward = call
     given = tuple(one.requires_grad_() if forward and _floats(one) else one for one in arguments)
+    devices = {one.device.type for one in given if isinstance(one, torch.Tensor)}
+    asked = _TESTS if devices <= _KNOWN else _TESTS - {_AUTOGRAD}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = torch.library.opcheck(operator, given, raise_exception=False)
-    return [f"{operator}: {test}" for test, outcome in found.items() if outcome != "SUCCESS"]
+        found = torch.library.opcheck(
+            operator, given, test_utils=sorted(asked), raise_exception=False
+        )
+    faults = [test for test, outcome in found.items() if outcome != "SUCCESS"]
+    if asked != _TESTS and forward and not has_autograd(operator):
+        faults.append(_AUTOGRAD)
+    return [f"{operator}: {test}" for test in faults]
+
+
+def has_autograd(operator: OpOverload) -> bool:
+    """Whether an operator has a kernel for autograd, whatever the device."""
+    name: str = operator.name()  # type: ignore[no-untyped-call] # torch's has no types
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "Autograd")
 
 
 def _floats(one: object) -> bool:
