@@ -109,7 +109,7 @@ def test_a_healthy_run_passes_and_says_what_it_was_held_against(rig: Rig) -> Non
     assert verdict.measures["kernels.with_over_without"] == 1.0
     assert verdict.measures["kernels-compiled.peak_memory_bytes"] > 0
     own = {one.folder.name for one in rig.launcher.requests if STAGE in one.folder.parts}
-    assert rested(verdict) == own
+    assert rested(verdict) == own | {"distances.json", "observed.json"}
 
 
 def rested(verdict: Verdict) -> set[str]:
@@ -302,7 +302,6 @@ def test_every_plan_bounds_the_dtype_that_the_mixture_of_experts_computes_in(pat
     ("target", "module"),
     [
         ("cpu", "torchtitan.models.qwen3"),
-        ("rehearsal", "torchtitan.models.qwen3"),
         ("trn2.3xlarge", "torchtitan_neuron.models.qwen3"),
     ],
 )
