@@ -83,13 +83,13 @@ def test_a_reference_is_made_with_all_that_judges_it(workshop: Workshop, ladder:
     assert made.judged
 
 
-def test_only_the_control_starts_from_moved_weights_and_only_the_reference_keeps_the_start(
+def test_only_the_control_starts_from_moved_weights_and_the_rerun_alone_keeps_no_start(
     workshop: Workshop,
 ) -> None:
     made = workshop.make()
     trials = (made.reference, made.rerun, made.control)
     assert [trial.spec.perturb for trial in trials] == [0, 0, 1]
-    assert [trial.spec.keep_start for trial in trials] == [True, False, False]
+    assert [trial.spec.keep_start for trial in trials] == [True, False, True]
     assert [trial.spec.count_communication for trial in trials] == [True, False, False]
     assert {trial.spec.capture for trial in trials} == {"full"}
     assert {trial.spec.checkpoint.load_path for trial in trials} == {str(made.seed)}
