@@ -20,7 +20,7 @@ from tests.review.bundles import made_rig, packed
 from trn_validate.distances import Apart
 from trn_validate.records import Step
 from trn_validate.review.archive import opened
-from trn_validate.review.rejudge import possible
+from trn_validate.review.rejudge import possible, sketched
 from trn_validate.review.verify import ALTERED, CONSISTENT, show_verification, verify, verify_folder
 from trn_validate.verdict import Outcome
 
@@ -68,6 +68,13 @@ def test_the_folder_of_a_run_is_consistent_too(rig: Rig) -> None:
     found = verify_folder(rig.run.folder, stages_of)
     assert found.differences == []
     assert found.not_recomputed == []
+
+
+def test_a_folder_may_be_named_from_where_one_stands(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(bundle.folder.parent)
+    assert verify(Path(bundle.folder.name), stages_of).differences == []
 
 
 def test_what_was_left_out_is_named(archive: Path) -> None:
@@ -181,6 +188,18 @@ def test_the_kinds_that_need_the_signature_are_in_the_documentation() -> None:
     text = (ROOT / "docs/review-bundle.md").read_text(encoding="utf-8")
     assert all(f"`{kind}`" in text for kind in SIGNATURE)
     assert KINDS.keys() >= SIGNATURE
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [('{"capture": "sketch"}', True), ('{"capture": "full"}', False), ("[]", False), ("{", False)],
+)
+def test_norms_of_sketches_are_told_by_what_the_launch_was_asked(
+    tmp_path: Path, told: str, expected: bool
+) -> None:
+    assert not sketched(tmp_path)
+    (tmp_path / "spec.json").write_text(told)
+    assert sketched(tmp_path) is expected
 
 
 def test_norms_that_cannot_belong_together_are_told_from_those_that_can() -> None:

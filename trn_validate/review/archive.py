@@ -44,7 +44,8 @@ def opened(bundle: Path) -> Iterator[Path]:
         EvidenceError: there is no such file, or it is damaged, or a member leads out of it.
     """
     if bundle.is_dir():
-        yield bundle
+        # Judging again links to records from elsewhere, which a relative path does not survive.
+        yield bundle.resolve()
         return
     if not bundle.exists():
         raise EvidenceError("there is no such file or folder", where=str(bundle))
