@@ -14,7 +14,7 @@ def plan(bundle: Bundle, rng: random.Random) -> str:
     places = [n for n, line in enumerate(lines) if line.strip().startswith(("floor:", "factor:"))]
     place = rng.choice(places)
     key, _, value = lines[place].partition(": ")
-    lines[place] = f"{key}: {float(value) * 2}"
+    lines[place] = f"{key}: {2.0 if value == 'null' else float(value) * 2}"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return f"plan.yaml {lines[place].strip()}"
 
