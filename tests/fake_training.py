@@ -23,6 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stages import environment_device, stages_of
@@ -554,7 +555,8 @@ def bent(moment: str, change: Callable[[Any], Any], *names: str) -> Defect:
         arrays = launch.keeps.arrays.get(moment, {}) if launch.keeps else {}
         for name in names or tuple(arrays):
             if name in arrays:
-                arrays[name] = change(arrays[name])
+                # A view that runs backwards would be written from its last number on.
+                arrays[name] = np.ascontiguousarray(change(arrays[name]))
 
     return apply
 
