@@ -102,7 +102,7 @@ class Bundle:
         there = {name: file_digest(folder / name) for name in manifest.listed_files(folder)}
         text = manifest.text_of(gone | there)
         (folder / manifest.NAME).write_text(text, encoding="utf-8")
-        data = attested(text, file_digest(folder / "plan.yaml"), recorded.standings)
+        data = attested(folder, text, recorded.standings)
         (folder / manifest.ATTESTATION).write_bytes(data)
 
 

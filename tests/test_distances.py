@@ -50,7 +50,8 @@ def test_a_verdict_names_what_was_left_with_its_digest(rig: Rig) -> None:
     for stage in STAGES:
         named = {a.path: a for a in rig.verdict(stage).artifacts}
         for name in ("distances.json", "observed.json"):
-            rig.run.verify(named[f"{stage}/1/{name}"])
+            path = f"{stage}/1/{name}"
+            assert rig.run.verify(named[path]) == rig.run.folder / path
 
 
 def test_every_launch_is_kept_in_its_order(rig: Rig) -> None:

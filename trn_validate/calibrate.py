@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from trn_validate.accepted import load_reference, stage_of_reference
-from trn_validate.commands import StagesOf, gate_of, verdicts_of
+from trn_validate.commands import gate_of, verdicts_of
 from trn_validate.control import CONTROL, MEASURES, noise_from, tolerance_of
 from trn_validate.errors import EvidenceError
 from trn_validate.gate import Standing
@@ -26,7 +26,7 @@ from trn_validate.progress import Progress
 from trn_validate.reference import control_spec
 from trn_validate.run import Run
 from trn_validate.session import REPORTS, choose_plan, fingerprint_now, newest
-from trn_validate.stage import Context
+from trn_validate.stage import Context, StagesOf
 from trn_validate.store import Store
 
 FOLDER = "calibrate.control"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trn_validate.config import Plan
@@ -14,12 +14,9 @@ from trn_validate.review.summary import standing_lines
 from trn_validate.run import Run
 from trn_validate.session import REPORTS, choose_plan, fingerprint_now, newest, plan_of
 from trn_validate.sources import code_version
-from trn_validate.stage import Stage
+from trn_validate.stage import StagesOf
 from trn_validate.store import Store
 from trn_validate.verdict import Verdict
-
-StagesOf = Callable[[Plan], Sequence[Stage]]
-"""What the command line hands over: the stages of a plan, in gate order."""
 
 
 def gate_of(stages_of: StagesOf, plan: Plan, run: Run, environment: Mapping[str, str]) -> Gate:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trn_validate.commands import StagesOf, gate_of
+from trn_validate.commands import gate_of
 from trn_validate.config import Plan
 from trn_validate.gate import PASSED, Standing
 from trn_validate.run import Run
 from trn_validate.session import REPORTS, choose_plan, continued, fingerprint_now
-from trn_validate.stage import Place, Stage
+from trn_validate.stage import Place, Stage, StagesOf
 from trn_validate.store import Store
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from trn_validate.commands import StagesOf, as_json_of, gate_of, verdicts_of
+from trn_validate.commands import as_json_of, gate_of, verdicts_of
 from trn_validate.config import Plan
 from trn_validate.errors import Interrupted, TrnValidateError
 from trn_validate.evidence import evidence
@@ -36,7 +36,7 @@ from trn_validate.session import (
     keep_plan,
     start,
 )
-from trn_validate.stage import Stage
+from trn_validate.stage import Stage, StagesOf
 from trn_validate.store import Store
 from trn_validate.target import CPU, Choice
 

@@ -6,7 +6,7 @@ A stage measures and makes checks; it never says how it went. The gate turns its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -147,6 +147,10 @@ class Stage(Protocol):
             EvidenceError: an artifact of an earlier stage is not what its verdict says.
         """
         ...
+
+
+StagesOf = Callable[[Plan], Sequence[Stage]]
+"""The stages of a plan, in gate order: what the command line hands over."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trn_validate.commands import StagesOf, gate_of
+from trn_validate.commands import gate_of
 from trn_validate.config import Plan
 from trn_validate.errors import DeviceAbsent
 from trn_validate.gate import ERROR, FAILED, PASSED
@@ -30,6 +30,7 @@ from trn_validate.session import (
     fingerprint_now,
     start,
 )
+from trn_validate.stage import StagesOf
 from trn_validate.store import Store
 from trn_validate.supervisor import OUTPUT
 from trn_validate.vendor_record import FILE, FOLDER, VendorRecord, logged_steps

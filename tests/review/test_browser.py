@@ -11,8 +11,8 @@ from stages import stages_of
 from tests.fake_training import climbed
 from tests.review.browser import Browser, axe_source, browser
 from trn_validate.review.compare import show_comparison
+from trn_validate.review.documents import write_documents
 from trn_validate.review.index import write_index
-from trn_validate.review.page import write_page
 
 PAGES = ("report", "compare", "index")
 SERIOUS = ("serious", "critical")
@@ -22,11 +22,15 @@ SERIOUS = ("serious", "critical")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     with climbed(folder) as rig:
-        report = write_page(rig.run.folder, stages_of)
+        write_documents(rig.run, rig.plan, rig.gate.standings(), stages_of)
         compared = folder / "compared.html"
         show_comparison([rig.run.folder] * 2, stages_of, html=compared)
         write_index(rig.store.root, stages_of)
-        return {"report": report, "compare": compared, "index": rig.store.root / "index.html"}
+        return {
+            "report": rig.run.folder / "report.html",
+            "compare": compared,
+            "index": rig.store.root / "index.html",
+        }
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from trn_validate.review.documents import write_documents
 from trn_validate.review.figures import read_launch
 from trn_validate.review.margins import used
 from trn_validate.review.material import Material, load
-from trn_validate.review.page import page, write_page
+from trn_validate.review.page import page
 
 SECTIONS = (
     "What it proves",
@@ -221,7 +221,7 @@ def test_the_page_is_written_beside_the_report(rig: Rig, text: str) -> None:
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a run folder"):
-        write_page(tmp_path, stages_of)
+        load(tmp_path, stages_of)
     with pytest.raises(UsageError, match="no such folder"):
         load(tmp_path / "absent", stages_of)
     (tmp_path / "plan.yaml").write_text("target: cpu\n", encoding="utf-8")

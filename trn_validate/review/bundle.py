@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trn_validate.errors import EvidenceError, UsageError
-from trn_validate.paths import file_digest, show_bytes, write_atomic
+from trn_validate.paths import show_bytes, write_atomic
 from trn_validate.review import manifest
 from trn_validate.review.archive import pack
-from trn_validate.review.documents import StagesOf, attested, digests_of, rendered
+from trn_validate.review.documents import attested, digests_of, rendered
 from trn_validate.review.leaks import leaks
-from trn_validate.review.recorded import PLAN_FILE, Recorded, read_recorded
+from trn_validate.review.recorded import Recorded, read_recorded
 from trn_validate.run import Run
 from trn_validate.session import REPORTS, newest
+from trn_validate.stage import StagesOf
 from trn_validate.store import Store
 
 LIMIT = "1MiB"
@@ -86,9 +87,8 @@ def _files(
     files |= made
     digests |= {name: _digest(data) for name, data in made.items()}
     listing = manifest.text_of(digests)
-    plan_sha256 = file_digest(folder / PLAN_FILE)
     files[manifest.NAME] = listing.encode()
-    files[manifest.ATTESTATION] = attested(listing, plan_sha256, recorded.standings)
+    files[manifest.ATTESTATION] = attested(folder, listing, recorded.standings)
     if left_out:
         files[manifest.LEFT_OUT] = _lines(digests, left_out)
     return files, tuple(left_out)

@@ -16,8 +16,9 @@ from trn_validate.paths import write_atomic
 from trn_validate.review.beside import Beside
 from trn_validate.review.cells import Table
 from trn_validate.review.comparable import obstacles
-from trn_validate.review.material import Material, StagesOf, load
+from trn_validate.review.material import Material, load
 from trn_validate.review.templates import render
+from trn_validate.stage import StagesOf
 
 
 @dataclass(frozen=True)

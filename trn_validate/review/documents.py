@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trn_validate.config import Plan
@@ -11,12 +11,9 @@ from trn_validate.gate import Standing
 from trn_validate.hashes import Hashes
 from trn_validate.paths import file_digest, text_digest, write_atomic
 from trn_validate.review import attestation, ctrf, junit, manifest, report
-from trn_validate.review.recorded import PLAN_FILE
-from trn_validate.run import Run
-from trn_validate.stage import Stage
+from trn_validate.run import PLAN, Run
+from trn_validate.stage import StagesOf
 from trn_validate.vendor_record import newest_record
-
-StagesOf = Callable[[Plan], Sequence[Stage]]
 
 
 def rendered(
@@ -45,8 +42,9 @@ def _page(folder: Path, stages_of: StagesOf) -> dict[str, str]:
         return {}
 
 
-def attested(manifest_text: str, plan_sha256: str, standings: Sequence[Standing]) -> bytes:
-    """The attestation of a manifest."""
+def attested(folder: Path, manifest_text: str, standings: Sequence[Standing]) -> bytes:
+    """The attestation of the manifest of a run folder."""
+    plan_sha256 = file_digest(folder / PLAN)
     text = attestation.render(text_digest(manifest_text), plan_sha256, standings)
     return text.encode("utf-8")
 
@@ -67,8 +65,7 @@ def write_documents(
     digests = digests_of(run.folder, run.private / "hashes.json")
     text = manifest.text_of(digests)
     write_atomic(run.folder / manifest.NAME, text.encode("utf-8"))
-    plan_sha256 = file_digest(run.folder / PLAN_FILE)
-    write_atomic(run.folder / attestation.NAME, attested(text, plan_sha256, standings))
+    write_atomic(run.folder / attestation.NAME, attested(run.folder, text, standings))
     return run.folder / report.NAME
 
 

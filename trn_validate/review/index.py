@@ -12,11 +12,12 @@ from trn_validate.review import svg
 from trn_validate.review.cells import Table
 from trn_validate.review.comparable import obstacles
 from trn_validate.review.margins import used
-from trn_validate.review.material import Material, StagesOf, load
+from trn_validate.review.material import Material, load
 from trn_validate.review.page import NAME as PAGE
 from trn_validate.review.plots import Plot
 from trn_validate.review.summary import decision
 from trn_validate.review.templates import render
+from trn_validate.stage import StagesOf
 from trn_validate.store import Store
 
 NAME = "index.html"

@@ -7,7 +7,7 @@ same folder gives the same page anywhere, and a reviewer can make it again and c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,12 +23,10 @@ from trn_validate.gate import Standing, opens
 from trn_validate.review.figures import LaunchFigures, read_launch
 from trn_validate.run import PLAN
 from trn_validate.session import ENVIRONMENT as FINGERPRINT
-from trn_validate.stage import Stage
+from trn_validate.stage import Stage, StagesOf
 from trn_validate.vendor_record import VendorRecord, newest_record
 from trn_validate.verdict import Verdict
 from trn_validate.verdict_folder import VerdictFolder
-
-StagesOf = Callable[[Plan], Sequence[Stage]]
 
 _NO_TRAINING = "environment."
 """Stages of this kind leave records of other kinds, which have no steps."""

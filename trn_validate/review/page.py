@@ -7,31 +7,17 @@ can make it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from trn_validate.evidence import evidence
 from trn_validate.gate import Standing, first_closed
-from trn_validate.paths import write_atomic
 from trn_validate.review import claims, kernel_tables, margins, plots, rank_plots, sections
 from trn_validate.review.cells import Table
-from trn_validate.review.material import Material, StagesOf, load
+from trn_validate.review.material import Material
 from trn_validate.review.summary import decision, failure_lines
 from trn_validate.review.templates import render
 from trn_validate.review.vendor import OUTSIDE, vendor_rows
 
 NAME = "report.html"
-
-
-def write_page(folder: Path, stages_of: StagesOf) -> Path:
-    """Write the page into a run folder and give its path.
-
-    Raises:
-        EvidenceError: the plan or a verdict cannot be read.
-        FolderError: it could not be written.
-    """
-    path = folder / NAME
-    write_atomic(path, page(load(folder, stages_of)).encode("utf-8"))
-    return path
 
 
 def page(material: Material) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +18,12 @@ from trn_validate.freshness import PLAN, Freshness, Inputs, State, canonical, in
 from trn_validate.gate import Standing, opens
 from trn_validate.observed import read_observed
 from trn_validate.paths import text_digest
-from trn_validate.stage import Stage
+from trn_validate.run import PLAN as PLAN_FILE
+from trn_validate.stage import Stage, StagesOf
 from trn_validate.target import Choice, Signs, choose
 from trn_validate.verdict import Verdict
 from trn_validate.verdict_folder import VerdictFolder
 
-PLAN_FILE = "plan.yaml"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -103,7 +103,7 @@ def is_whole(plan: Plan) -> bool:
     return "<" not in plan.model_dump_json()
 
 
-def read_recorded(folder: Path, stages_of: Callable[[Plan], Sequence[Stage]]) -> Recorded:
+def read_recorded(folder: Path, stages_of: StagesOf) -> Recorded:
     """Read a run folder; a verdict that cannot be read is told, not raised.
 
     Raises:

@@ -18,10 +18,11 @@ from trn_validate.paths import file_digest
 from trn_validate.review import attestation, manifest
 from trn_validate.review.archive import opened
 from trn_validate.review.constancy import constant
-from trn_validate.review.documents import StagesOf, attested, rendered
-from trn_validate.review.recorded import PLAN_FILE, Recorded, read_recorded
+from trn_validate.review.documents import attested, rendered
+from trn_validate.review.recorded import Recorded, read_recorded
 from trn_validate.review.rejudge import rejudge
 from trn_validate.review.summary import decision
+from trn_validate.stage import StagesOf
 
 CONSISTENT, ALTERED = 0, 5
 NOT_AUTHORSHIP = (
@@ -140,8 +141,7 @@ def _documents(
     """Make every document again."""
     folder, standings = recorded.folder, recorded.standings
     made = rendered(folder, recorded.name, recorded.plan, standings, stages_of)
-    plan_sha256 = file_digest(folder / PLAN_FILE)
-    made[attestation.NAME] = attested(manifest.text_of(listed), plan_sha256, standings)
+    made[attestation.NAME] = attested(folder, manifest.text_of(listed), standings)
     for name, data in made.items():
         try:
             if (folder / name).read_bytes() != data:
