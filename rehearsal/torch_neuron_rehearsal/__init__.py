@@ -39,7 +39,7 @@ def autoload() -> None:
     name = torch._C._get_privateuse1_backend_name()
     if name != "privateuseone":
         raise RuntimeError(f"PrivateUse1 is {name!r} already: no rehearsal beside another backend")
-    from torch_neuron_rehearsal import _device, compiler, group, neuron
+    from torch_neuron_rehearsal import _device, group, neuron
     from torch_neuron_rehearsal.activity import Activity
 
     _device.set_up(
@@ -52,7 +52,6 @@ def autoload() -> None:
     import torch_neuronx  # noqa: F401  # loaded by the import of torch, as the vendor's is
 
     group.register(strict=chosen.strict_init)
-    compiler.register()
     Activity(root, _device.executed, _device.initialized).start()
 
 

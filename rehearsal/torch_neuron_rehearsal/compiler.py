@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,10 +23,13 @@ def _as_it_is(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..
     return boxed
 
 
+@cache
 def register() -> None:
-    """Tell torch.compile of the device.
+    """Tell torch.compile of the device, once.
 
     There is no Inductor for it, and torchtitan compiles its attention mask by the default backend.
+    Not while torch is being imported: Dynamo's modules import others that may be half imported
+    themselves, such as spmd_types.
     """
     from torch._dynamo.device_interface import register_interface_for_device
 

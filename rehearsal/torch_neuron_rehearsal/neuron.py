@@ -112,7 +112,13 @@ def device_count() -> int:
 
 
 def is_available() -> bool:
-    """Whether there is a core."""
+    """Whether there is a core.
+
+    torchtitan asks before it compiles anything, so it is here that torch.compile is told.
+    """
+    from torch_neuron_rehearsal import compiler
+
+    compiler.register()
     return device_count() > 0
 
 

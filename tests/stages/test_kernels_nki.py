@@ -302,6 +302,7 @@ def test_every_plan_bounds_the_dtype_that_the_mixture_of_experts_computes_in(pat
     ("target", "module"),
     [
         ("cpu", "torchtitan.models.qwen3"),
+        ("rehearsal", "torchtitan.models.qwen3"),
         ("trn2.3xlarge", "torchtitan_neuron.models.qwen3"),
     ],
 )
