@@ -34,7 +34,7 @@ PLAN = $(if $(TARGET),--config $(call quote,configs/$(TARGET).yaml)) \
   $(if $(MODEL),--path $(call quote,$(MODEL))) \
   $(foreach pair,$(SET),--set $(call quote,$(pair))) $(ARGS)
 
-.PHONY: help setup setup-dev named validate rerun status plan report compare index bundle verify sample answers vendor-run calibrate test lint coverage bench defects soak clean distclean
+.PHONY: help setup setup-dev named validate rerun status plan report compare index bundle verify sample answers vendor-run calibrate test lint rehearse coverage bench defects soak clean distclean
 
 help: ## List the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
@@ -107,6 +107,9 @@ lint: setup-dev ## Check style, types and import directions
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()'
+
+rehearse: setup-dev ## Rehearse the code path of a Trainium on a device that computes on the CPU
+	$(PY) -m scripts.rehearsal $(foreach pair,$(SET),--set $(call quote,$(pair))) $(ARGS)
 
 coverage: setup-dev ## Show which lines of trn_validate/neuron no unit test runs
 	$(PY) -m scripts.neuron_coverage $(ARGS)

@@ -29,6 +29,7 @@ COMMANDS += [
     "sample",
     "compare",
     "index",
+    "rehearse",
 ]
 
 # Stands for the Python of an environment: notes what it is asked, installs nothing.

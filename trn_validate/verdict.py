@@ -77,7 +77,10 @@ class Verdict(Record):
     attempt: int
     host: Host
     device: str
-    """Device type on which the stage's tensors really were; ``none`` where no torch ran."""
+    """Device type on which the stage's tensors really were; ``none`` where no torch ran.
+
+    With ``(rehearsal)`` after it where another package than the vendor's executed.
+    """
     execution: Execution | None = None
     expects: tuple[str, ...] = ()
     """Names of the checks that this stage owes; one that is missing is not a pass."""

@@ -32,7 +32,7 @@ def autoload() -> None:
             "(a fault of the rehearsal)"
         )
     refuse_beside_the_vendor()
-    root = host()
+    root = rehearsed_host()
     import torch
     from torch.utils import backend_registration
 
@@ -69,7 +69,7 @@ def refuse_beside_the_vendor() -> None:
         raise RuntimeError(f"{name} {version} is installed: no rehearsal device beside it")
 
 
-def host() -> Path:
+def rehearsed_host() -> Path:
     """The root of the imitated host.
 
     Raises:

@@ -24,6 +24,8 @@ from trn_validate.neuron.tools import Tools, end
 from trn_validate.stage import Context, Findings, Unmeasured
 from trn_validate.verdict import Execution, Problem
 
+VENDOR = "torch-neuronx "
+"""How the distribution begins whose device is a Trainium; another one's is a rehearsal."""
 _READ_SECONDS = 5.0
 """For what is left in the pipe; a helper of the tool that fled its session could hold it open."""
 
@@ -127,9 +129,12 @@ def _judge(findings: Findings, watch: Watch, context: Context) -> None:
     ran = counted.ran
     checks = judge(ran)
     findings.checks += checks
+    distribution = _distribution(context)
     findings.execution = Execution(
-        distribution=_distribution(context), before=ran[0].before, after=ran[0].after
+        distribution=distribution, before=ran[0].before, after=ran[0].after
     )
+    if distribution and not distribution.startswith(VENDOR):
+        findings.device = f"{findings.device} (rehearsal)"
     if bad := next((check for check in checks if not check.passed), None):
         findings.problem = findings.problem or Problem(cause="device", what=str(bad))
 

@@ -14,13 +14,15 @@ class Group final : public c10d::Backend {
 
   Pointer<Work> broadcast(Tensors& t, const c10d::BroadcastOptions& options) override {
     auto x = host(t);
-    return run("broadcast", t, [&] { return gloo_->broadcast(x, options); });
+    const auto start = [&](Tensors& y) { return gloo_->broadcast(y, options); };
+    return run("broadcast", t, [&] { return dense(x, start); });
   }
   Pointer<Work> allreduce(Tensors& t, const c10d::AllreduceOptions& asked) override {
     auto options = asked;
     const auto factor = summed(options);
     auto x = host(t);
-    return run("allreduce", t, [&] { return gloo_->allreduce(x, options); }, factor);
+    const auto start = [&](Tensors& y) { return gloo_->allreduce(y, options); };
+    return run("allreduce", t, [&] { return dense(x, start); }, factor);
   }
   Pointer<Work> allreduce_coalesced(Tensors& t,
                                     const c10d::AllreduceCoalescedOptions& asked) override {
@@ -221,6 +223,19 @@ class Group final : public c10d::Backend {
     }
     op = c10d::ReduceOp::SUM;
     return factor;
+  }
+
+  // gloo takes the memory of a tensor with gaps as if it had none.
+  template <class Start>
+  static Pointer<Work> dense(Tensors& tensors, Start start) {
+    const auto is_dense = [](const Tensor& one) { return one.is_non_overlapping_and_dense(); };
+    if (std::all_of(tensors.begin(), tensors.end(), is_dense)) return start(tensors);
+    Tensors packed;
+    for (const auto& one : tensors) packed.push_back(one.contiguous());
+    auto work = start(packed);
+    work->wait();
+    for (size_t i = 0; i < tensors.size(); i++) tensors[i].copy_(packed[i]);
+    return work;
   }
 
   template <class Start>
