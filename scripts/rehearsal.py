@@ -1,9 +1,10 @@
 """Build the rehearsal device into a folder of its own, and run a command with it on the path.
 
-    python -m scripts.rehearsal [COMMAND]...
+    python -m scripts.rehearsal [OPTION]...        the pipeline on configs/rehearsal.yaml
+    python -m scripts.rehearsal -- [ARGUMENT]...   what Python is given instead
 
-Without a command it runs the whole pipeline on configs/rehearsal.yaml. The device is installed
-nowhere: what is set here, for that command alone, is PYTHONPATH and the host root.
+The device is installed nowhere: what is set here, for that command alone, is PYTHONPATH and the
+host root.
 """
 
 from __future__ import annotations
@@ -31,16 +32,25 @@ _SUFFIXES = (".py", ".toml", ".h", ".cpp")
 
 def main(arguments: Sequence[str]) -> int:
     """Build what is not built yet, and become the command."""
-    folder = build()
+    try:
+        folder = build()
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 2
     host = folder / "host"
     if not host.is_dir():
         make_host(folder, host)
     environment = surroundings(folder, host)
     print(f"rehearsal device in {folder}, host root {host}", file=sys.stderr)
-    command = arguments if arguments and not arguments[0].startswith("-") else PIPELINE
-    rest = arguments if command is PIPELINE else ()
     os.chdir(ROOT)
-    os.execve(sys.executable, [sys.executable, *command, *rest], environment)
+    os.execve(sys.executable, [sys.executable, *command(arguments)], environment)
+
+
+def command(arguments: Sequence[str]) -> tuple[str, ...]:
+    """What Python is given: all after ``--``, or the pipeline with these options."""
+    if arguments and arguments[0] == "--":
+        return tuple(arguments[1:])
+    return (*PIPELINE, *arguments)
 
 
 def build(built: Path = BUILT) -> Path:
