@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     environment = surroundings(folder, host)
     print(f"rehearsal device in {folder}, host root {host}", file=sys.stderr)
     os.chdir(ROOT)
-    os.execve(sys.executable, [sys.executable, *command(arguments)], environment)
+    return os.execve(sys.executable, [sys.executable, *command(arguments)], environment)
 
 
 def command(arguments: Sequence[str]) -> tuple[str, ...]:
