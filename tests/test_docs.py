@@ -12,6 +12,7 @@ import pytest
 import typer.main
 
 import pipeline
+from scripts import neuron_coverage
 from stages import stages_of
 from tests.builders import CONFIGS, ROOT
 from trn_validate import errors, plan, yaml_file
@@ -42,10 +43,11 @@ OF_A_RUN = ("reports", ".venv", "records", "ranks", "stacks")
 RUN_FILES = {"report.md", "plan.yaml", "environment.json", "spec.json", "launch.json"}
 FOREIGN_OPTIONS = {
     "--extra-index-url",
+    neuron_coverage.REHEARSAL,
     *("--check", "--ignore-missing"),
     *("--bundle", "--key", "--certificate-identity", "--certificate-oidc-issuer"),
 }
-"""Of pip, sha256sum and cosign."""
+"""Of pip, make coverage, sha256sum and cosign."""
 
 FENCE = re.compile(r"^( *)```[a-z]*\n(.*?)^\1```$", re.M | re.S)
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
