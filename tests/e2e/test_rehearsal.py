@@ -95,7 +95,7 @@ def test_an_uneven_exchange_that_is_refused_and_a_crash_on_the_way_out_are_on_re
     assert found.outcome is Outcome.PASSED, [str(check) for check in found.failed_checks]
     assert states(found)["all_to_all float32 uneven"] == "refused"
     assert states(found)["all_to_all float32"] == "right"
-    (row,) = (one for one in found.capabilities if one.state == "refused")
+    (row,) = (one for one in found.capabilities if one.operation == "all_to_all float32 uneven")
     assert "Only even split sizes are supported" in row.detail
     causes = {command.name: command.cause for command in found.commands}
     assert causes["ranks-2"] == "teardown"
