@@ -21,6 +21,8 @@ from trn_validate.verdict import Outcome, Verdict
 PHASES = ("import", "build", "train")
 """What a rank's closing record divides its time into."""
 
+_BEFORE_TRAINING = "environment."
+
 _ANSWERED = (Outcome.PASSED, Outcome.FAILED, Outcome.UNSUPPORTED)
 
 
@@ -82,7 +84,9 @@ def cost(run: Run, verdict: Verdict) -> StageCost:
         EvidenceError: a record cannot be read.
     """
     folder = run.folder / verdict.stage / str(verdict.attempt)
-    launches = [list(_records(folder / c.name / "records")) for c in verdict.commands]
+    # What the ranks of an environment stage leave are no records of training.
+    training = () if verdict.stage.startswith(_BEFORE_TRAINING) else verdict.commands
+    launches = [list(_records(folder / c.name / "records")) for c in training]
     phases = tuple(sum(_slowest(ranks, phase) for ranks in launches) for phase in PHASES)
     records = [record for ranks in launches for record in ranks]
     steps = [step for record in records for step in record.steps]

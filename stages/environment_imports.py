@@ -36,6 +36,8 @@ _REQUIRED = {
     "spmd_types": "spmd_types",
     "safetensors": "safetensors",
 }
+_BEFORE_TORCH = ("torch", "torch_neuronx", "triton", "safetensors")
+"""What has to import by itself."""
 GENERATION = "torchtitan's configuration"
 DRIVEN = ("samples", "tokens")
 """What the generations of torchtitan that can be driven count a batch in."""
@@ -155,7 +157,10 @@ def _plain(
 
 
 def _probe(plan: Plan, private: Path, module: str, distribution: str) -> LaunchRequest:
-    argv = ("-m", "trn_validate.import_probe", module, distribution)
+    # A rank imports torch first. A backend that loads with torch and imports Dynamo finds
+    # spmd_types half imported where that one imports torch.
+    first = () if module.partition(".")[0] in _BEFORE_TORCH else ("torch",)
+    argv = ("-m", "trn_validate.import_probe", distribution, *first, module)
     return _plain(plan, private, f"{_IMPORT}{module}", argv)
 
 

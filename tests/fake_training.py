@@ -173,7 +173,7 @@ def _probe(request: LaunchRequest) -> Launch:
         return Launch(request, answer=operation_answer(request))
     if request.argv[0].endswith("nccom-test"):
         return Launch(request, answer=NCCOM_REPORT)
-    module, distribution = request.argv[-3:-1]
+    distribution, module = request.argv[3], request.argv[-2]
     answer = {
         "module": module,
         "distribution": distribution,

@@ -121,6 +121,15 @@ def test_a_launch_that_left_no_record_counts_as_other(reports: Path, plan: Plan)
     assert (found.phases, found.other, found.steps) == ((0, 0, 0), 3.0, 0)
 
 
+def test_what_ranks_leave_that_do_not_train_is_not_read(reports: Path, plan: Plan) -> None:
+    run = start(reports, plan)
+    found = answer(run, "environment.collectives", commands=(command("ranks-2", 3.0),))
+    folder = run.folder / "environment.collectives/1/ranks-2/records"
+    folder.mkdir(parents=True)
+    rank_file(folder, 0).write_text('{"kind": "probe"}\n', encoding="utf-8")
+    assert (cost(run, found).other, cost(run, found).steps) == (3.0, 0)
+
+
 def test_a_record_that_was_altered_is_an_evidence_error(measured: tuple[Run, Verdict]) -> None:
     run, found = measured
     path = run.folder / "parallelism.next/1/one/records/rank-0.jsonl"

@@ -1,7 +1,8 @@
 """Import one module in a process of its own, and say what was imported.
 
-Run as ``python -m trn_validate.import_probe MODULE DISTRIBUTION FILE``. Standard library only,
-so that a broken package breaks nothing but its own answer.
+Run as ``python -m trn_validate.import_probe DISTRIBUTION [FIRST]... MODULE FILE``; what is imported
+first counts only where it fails. Standard library only, so that a broken package breaks nothing but
+its own answer.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import importlib.metadata
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 
-def main(module: str, distribution: str, file: str) -> int:
-    """Write what was found to ``file``; exit status 1 where the import raised."""
+def main(distribution: str, modules: Sequence[str], file: str) -> int:
+    """Write what the last module is to ``file``; exit status 1 where an import raised."""
+    module = modules[-1]
     begun = time.monotonic()
     answer: dict[str, str | float] = {"module": module, "distribution": distribution}
     try:
@@ -24,7 +27,8 @@ def main(module: str, distribution: str, file: str) -> int:
     except importlib.metadata.PackageNotFoundError:
         answer["version"] = "absent"
     try:
-        found = importlib.import_module(module)
+        for name in modules:
+            found = importlib.import_module(name)
         answer["origin"] = str(getattr(found, "__file__", None) or "namespace")
         answer["flavors"] = flavors(found)
         answer["result"] = "imported"
@@ -58,4 +62,4 @@ def chain(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:4]))
+    sys.exit(main(sys.argv[1], sys.argv[2:-1], sys.argv[-1]))

@@ -119,6 +119,19 @@ def test_no_two_processes_load_a_backend_at_once(rig: Rig, monkeypatch: pytest.M
     assert {*widths} == {1}
 
 
+def test_what_a_rank_imports_after_torch_is_probed_after_torch(rig: Rig) -> None:
+    del rig.launcher.requests[:]
+    rig.rerun(STAGE)
+    imports = {r.name: r.argv[4:-1] for r in rig.launcher.requests if r.name.startswith("import-")}
+    alone = {name for name, modules in imports.items() if len(modules) == 1}
+    assert alone == {f"import-{one}" for one in ("torch", "torch_neuronx", "triton", "safetensors")}
+    after = {name: modules for name, modules in imports.items() if name not in alone}
+    model = "torchtitan_neuron.models.qwen3"
+    assert after == {
+        f"import-{one}": ("torch", one) for one in ("torchtitan.trainer", "spmd_types", model)
+    }
+
+
 def test_only_the_second_probe_has_autoload_off(rig: Rig) -> None:
     del rig.launcher.requests[:]
     rig.rerun(STAGE)
