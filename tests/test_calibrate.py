@@ -86,7 +86,12 @@ def test_the_command_prints_a_table_keeps_the_figures_and_leaves_every_verdict(
 ) -> None:
     before = {stage: rig.verdict(stage) for stage in rig.outcomes()}
     assert shown(rig, monkeypatch) == 0
-    out = capsys.readouterr().out.splitlines()
+    told = capsys.readouterr()
+    first, launched = told.err.splitlines()[:2]
+    assert first == "[1/1] calibrate.control debug: how do 2 controls spread?"
+    # Counted from its start, and not from that of the machine.
+    assert float(launched.split()[0]) < 60
+    out = told.out.splitlines()
     assert out[0] == "ladder debug: 2 controls with other signs"
     assert [line.split()[0] for line in out[2:]] == list(module.MEASURES)
     assert {stage: rig.verdict(stage) for stage in rig.outcomes()} == before

@@ -119,7 +119,7 @@ def show_calibration(
     chosen = choose_plan(config, model_path, settings)
     plan = chosen.plan
     run = newest(Store(reports or REPORTS), plan)
-    progress = Progress(1, quiet=as_json)
+    progress = Progress(len(plan.ladders), quiet=as_json)
     with run.lock():
         standings = gate_of(stages_of, plan, run, fingerprint_now()).standings()
         found: dict[str, tuple[Spread, ...]] = {}
@@ -136,7 +136,8 @@ def show_calibration(
                 earlier=verdicts_of(standings),
                 say=progress.say,
             )
-            found[ladder.name] = calibrate(context, resolve(ladder)[0], repeats)
+            with progress.stage(f"{FOLDER} {ladder.name}", f"how do {repeats} controls spread?"):
+                found[ladder.name] = calibrate(context, resolve(ladder)[0], repeats)
             run.publish(attempt)
             told = _json({ladder.name: found[ladder.name]})
             write_atomic(attempt.folder / "spread.json", told.encode())

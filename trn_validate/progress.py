@@ -36,7 +36,7 @@ class Progress:
         self.live = sys.stderr.isatty() and not quiet
         self._status: Status | None = None
         self._label = ""
-        self._began = 0.0
+        self._began = time.monotonic()
 
     @contextmanager
     def stage(self, name: str, asks: str) -> Iterator[None]:
