@@ -6,10 +6,10 @@ What a file holds is the whole tensor or, for a model too large for that, its sk
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trn_validate.errors import EvidenceError, MeasurementError, TrnValidateError
 from trn_validate.folded import Records
@@ -69,7 +69,7 @@ class Capture:
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[str], Array | None]]:
-        """Open the files; gives a function that reads one tensor, or None where there is none.
+        """Look into the files; gives a function that reads one tensor, or None where there is none.
 
         Tensors are float64 and read one at a time, since all of them together may be large.
 
@@ -77,18 +77,19 @@ class Capture:
             EvidenceError: a file that is missing or is not what the record says.
             MeasurementError: the same, of a launch that no verdict has accepted yet.
         """
-        with ExitStack() as stack:
-            files = {name: file for r in self.records for name, file in self._open(r, stack)}
+        from safetensors import safe_open
 
-            def read(name: str) -> Array | None:
-                if name not in files:
-                    return None
-                path, file = files[name]
-                with self._refusing(path):
-                    tensor: Array = file.get_tensor(name).astype("float64")
-                return tensor
+        files = {name: path for record in self.records for name, path in self._found(record)}
 
-            yield read
+        def read(name: str) -> Array | None:
+            if name not in files:
+                return None
+            # Opened for each: the pages of a file count as memory for as long as it is open.
+            with self._refusing(files[name]), safe_open(files[name], framework="np") as file:
+                tensor: Array = file.get_tensor(name).astype("float64")
+            return tensor
+
+        yield read
 
     def tensors(self) -> Iterator[tuple[str, Array]]:
         """Each tensor in forward order, read as :meth:`reading` does."""
@@ -97,17 +98,17 @@ class Capture:
                 if (tensor := read(name)) is not None:
                     yield name, tensor
 
-    def _open(self, record: Captured, stack: ExitStack) -> Iterator[tuple[str, tuple[Path, Any]]]:
-        """Open one stage's file for as long as ``stack``; gives it for each name in it."""
+    def _found(self, record: Captured) -> Iterator[tuple[str, Path]]:
+        """Each name of one stage's record with its file, once that is seen to hold them."""
         from safetensors import safe_open
 
         path = self.folder / (record.file or "")
-        with self._refusing(path):
-            file = stack.enter_context(safe_open(path, framework="np"))
-            if set(file.keys()) != set(record.norms):
-                raise self._refused("the file holds other tensors than its record names", path)
+        with self._refusing(path), safe_open(path, framework="np") as file:
+            held = set(file.keys())
+        if held != set(record.norms):
+            raise self._refused("the file holds other tensors than its record names", path)
         for name in record.norms:
-            yield name, (path, file)
+            yield name, path
 
     @contextmanager
     def _refusing(self, path: Path) -> Iterator[None]:
