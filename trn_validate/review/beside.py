@@ -10,6 +10,7 @@ from trn_validate.review.cells import GRAD_NORM, GRADIENT, LOSS, PARAMETERS, Tab
 from trn_validate.review.comparable import bearing, identity
 from trn_validate.review.material import Material
 from trn_validate.review.summary import decision
+from trn_validate.stack import stack_of
 from trn_validate.verdict import Verdict
 
 _ABSENT = "-"
@@ -76,11 +77,7 @@ class Beside:
         ]
 
     def _stacks(self) -> list[tuple[str, list[str]]]:
-        stacks = [dict(m.environment) for m in self.materials]
-        for stack, material in zip(stacks, self.materials, strict=True):
-            for verdict in material.verdicts:
-                stack.update(verdict.versions)
-        return _aligned(stacks)
+        return _aligned([dict(m.environment) | stack_of(m.verdicts) for m in self.materials])
 
     def _plans(self) -> list[tuple[str, list[str]]]:
         plans = [

@@ -23,6 +23,7 @@ from trn_validate.review.cells import (
 from trn_validate.review.summary import decision, failure_lines
 from trn_validate.review.vendor import vendor_lines
 from trn_validate.spec import AXES
+from trn_validate.stack import stack_of
 from trn_validate.vendor_record import VendorRecord
 from trn_validate.verdict import Verdict
 
@@ -66,13 +67,11 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _stack(verdicts: Sequence[Verdict]) -> list[str]:
-    versions: dict[str, str] = {}
-    for verdict in verdicts:
-        versions |= verdict.versions
+    versions = stack_of(verdicts)
     if not versions:
         return ["## Stack", "", "No data: environment.imports has not run."]
     hosts = {v.host.reason for v in verdicts}
-    rows = [[name, version] for name, version in sorted(versions.items())]
+    rows = [[name, version] for name, version in versions.items()]
     return ["## Stack", "", *sorted(hosts), "", *_table(["package", "version"], rows)]
 
 

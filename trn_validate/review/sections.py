@@ -20,6 +20,7 @@ from trn_validate.review.cells import (
 from trn_validate.review.margins import shown
 from trn_validate.review.material import Material
 from trn_validate.spec import AXES
+from trn_validate.stack import stack_of
 from trn_validate.verdict import Outcome, Verdict
 
 IMPORTS = "environment.imports"
@@ -122,13 +123,8 @@ def _source(check: Check) -> str:
 
 def stack_tables(material: Material) -> Iterator[Table]:
     """Versions as the processes found them, and the machine."""
-    versions: dict[str, str] = {}
-    for verdict in material.verdicts:
-        versions |= verdict.versions
-    if versions:
-        yield Table(
-            ("package", "version"), tuple(sorted(versions.items())), "Packages, as they were found"
-        )
+    if versions := stack_of(material.verdicts):
+        yield Table(("package", "version"), tuple(versions.items()), "Packages, as they were found")
     if material.environment:
         rows = tuple(material.environment.items())
         yield Table(("of the machine", "value"), rows, "The machine, as its fingerprint has it")
