@@ -15,7 +15,7 @@ from trn_validate.errors import UsageError
 from trn_validate.review.beside import APART
 from trn_validate.review.cells import Table
 from trn_validate.review.compare import as_markdown, compare, show_comparison
-from trn_validate.review.index import write_index
+from trn_validate.review.index import _drift, write_index
 from trn_validate.review.material import Material, load
 
 EAGER, FSDP = "baseline.eager", "parallelism.fsdp"
@@ -164,3 +164,19 @@ def test_an_index_of_nothing_says_so(tmp_path: Path) -> None:
     assert "There is no run yet" in (tmp_path / "index.html").read_text(encoding="utf-8")
     with pytest.raises(UsageError, match="no such folder"):
         write_index(tmp_path / "absent", stages_of)
+
+
+@pytest.mark.parametrize(
+    ("now", "was", "told"),
+    [
+        (1.1, 1.0, "1.1 (+10 %)"),
+        (0.5, 1.0, "0.5 (-50 %)"),
+        (3.7, 1.0, "3.7 (x 3.7)"),
+        (2.0, 1.0, "2 (x 2)"),
+        (0.001, 1.0, "0.001 (x 0.001)"),
+        (1.0, 0.0, "1"),
+        (None, 1.0, "-"),
+    ],
+)
+def test_drift_is_told_without_an_exponent(now: float | None, was: float | None, told: str) -> None:
+    assert _drift(now, was) == told

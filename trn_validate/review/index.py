@@ -121,10 +121,19 @@ def _numbers(material: Material) -> tuple[float | None, ...]:
     )
 
 
+_MOST = 0.99
+"""Largest change that is told as a percentage; a larger one is told as a factor."""
+
+
 def _drift(now: float | None, was: float | None) -> str:
     if now is None:
         return "-"
-    return f"{now:.6g}" if not was else f"{now:.6g} ({100 * (now - was) / was:+.2g} %)"
+    if not was:
+        return f"{now:.6g}"
+    ratio = now / was
+    # A percentage in two digits of so large a change would be written with an exponent.
+    drift = f"{100 * (ratio - 1):+.2g} %" if abs(ratio - 1) < _MOST else f"x {ratio:.3g}"
+    return f"{now:.6g} ({drift})"
 
 
 def _gradients(material: Material) -> str:
