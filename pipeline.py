@@ -251,7 +251,7 @@ def verify(
 @app.command()
 @_answering
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of two runs or more.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders or bundles of two runs or more.")],
     md: Annotated[bool, typer.Option("--md", help="Markdown on stdout, the default.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page to this file.")] = None,
     json_: AsJson = False,

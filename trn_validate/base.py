@@ -33,4 +33,7 @@ class Record(BaseModel):
     bad value has to survive into the verdict.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, ser_json_inf_nan="strings")
+    # Built when first used: a command reads few of the kinds that there are.
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, ser_json_inf_nan="strings", defer_build=True
+    )

@@ -10,8 +10,9 @@ import pytest
 
 from stages import stages_of
 from tests.fake_training import Rig, climbed
+from tests.review.bundles import packed
 from trn_validate.config import Plan
-from trn_validate.errors import UsageError
+from trn_validate.errors import EvidenceError, UsageError
 from trn_validate.review.beside import APART
 from trn_validate.review.cells import Table
 from trn_validate.review.compare import as_markdown, compare, show_comparison
@@ -57,6 +58,19 @@ def test_a_run_is_nowhere_apart_from_itself(material: Material) -> None:
         shown = rows(found.tables, caption)
         assert shown
         assert {cells[-1] for cells in shown.values()} == {"no"}
+
+
+def test_an_archive_stands_for_the_run_that_it_holds(
+    rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = packed(rig, tmp_path / "b.tar.gz")
+    assert show_comparison([rig.run.folder, archive], stages_of, as_json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"] == [rig.run.name, f"{rig.run.name} (2)"]
+    assert found["not_comparable"] == []
+    archive.write_bytes(archive.read_bytes()[:-100])
+    with pytest.raises(EvidenceError):
+        show_comparison([rig.run.folder, archive], stages_of)
 
 
 @pytest.mark.parametrize(

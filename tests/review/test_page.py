@@ -47,7 +47,7 @@ PLOTS = (
     "Memory per rank",
     "Margin of every check",
 )
-VOID = {"meta", "link", "br", "img", "input"}
+VOID = {"meta", "link", "br", "img", "input", "wbr"}
 TP = "parallelism.tp"
 
 
@@ -206,6 +206,10 @@ def test_a_record_that_cannot_be_read_is_named_and_the_rest_is_shown(
     assert "What could not be read" in text
     assert "parallelism.fsdp/1/fsdp/records/rank-0.jsonl" in text
     assert str(tmp_path) not in text
+
+
+def test_a_stage_in_the_strip_of_the_gate_breaks_at_its_dot_alone(text: str) -> None:
+    assert '<a href="#parallelism.tp">parallelism.<wbr>tp</a>' in text
 
 
 def test_the_vendors_own_run_is_shown_beside_the_gate(material: Material) -> None:

@@ -17,6 +17,17 @@ def test_the_sample_is_consistent() -> None:
     assert "REHEARSAL" in found.decision
 
 
+def test_of_what_was_left_out_it_is_told_what_is_kept() -> None:
+    kept = {
+        line.split(": left out; ")[0]: line
+        for line in verify_folder(SAMPLE, stages_of).not_recomputed
+    }
+    captured = kept["parallelism.tp/1/tp/captures/end.stage-0.safetensors"]
+    assert captured.endswith("the norms taken of it are kept")
+    seed = kept["baseline.eager/1/seed/__0_0.distcp"]
+    assert seed.endswith("its digest is kept")
+
+
 def test_the_sample_is_small_and_without_tensors() -> None:
     files = files_below(SAMPLE)
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES

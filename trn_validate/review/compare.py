@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trn_validate.errors import UsageError
 from trn_validate.paths import write_atomic
+from trn_validate.review.archive import opened
 from trn_validate.review.beside import Beside
 from trn_validate.review.cells import Table
 from trn_validate.review.comparable import obstacles
@@ -42,13 +44,18 @@ def show_comparison(
     """Print the comparison, as Markdown unless only a page or JSON is asked for; gives 0.
 
     Raises:
-        UsageError: fewer than two folders, or one that is no run folder.
-        EvidenceError: a plan or a verdict cannot be read.
+        UsageError: fewer than two runs, or one that is no run folder.
+        EvidenceError: a plan or a verdict cannot be read, or an archive is damaged.
         FolderError: the page cannot be written.
     """
     if len(folders) < 2:
-        raise UsageError("a comparison takes two runs or more", todo="Name their folders.")
-    found = compare([load(folder, stages_of) for folder in folders])
+        raise UsageError(
+            "a comparison takes two runs or more", todo="Name their folders or bundles."
+        )
+    with ExitStack() as stack:
+        # An archive is unpacked for so long; what is no file is for the reader to refuse.
+        runs = [stack.enter_context(opened(f)) if f.is_file() else f for f in folders]
+        found = compare([load(run, stages_of) for run in runs])
     if html is not None:
         write_atomic(html, render("compare.html", found=found).encode("utf-8"))
     if as_json:
