@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from trn_validate.check import Check, none_found
-from trn_validate.collectives import KNOWN_WRONG, STAGE, needed, operations, sizes
+from trn_validate.collectives import KNOWN_WRONG, STAGE, needed, nodes_of, operations, sizes
 from trn_validate.config import Plan
 from trn_validate.launch import LaunchRequest
 from trn_validate.probing import Sweep, request_of, spec_of, sweep_all
@@ -40,7 +40,13 @@ class _CollectivesStage:
         """Device, process group, and what is asked of how many processes."""
         asked = {str(w): [str(one) for one in operations(plan, w)] for w in sizes(plan)}
         need = {str(w): sorted(needed(plan, w)) for w in sizes(plan)}
-        return {"profile": plan.profile.model_dump(), "operations": asked, "needed": need}
+        spread = {str(w): nodes for w in sizes(plan) if (nodes := nodes_of(plan, w)) > 1}
+        return {
+            "profile": plan.profile.model_dump(),
+            "operations": asked,
+            "needed": need,
+            **({"nodes": spread} if spread else {}),
+        }
 
     def external(self, plan: Plan) -> dict[str, str]:
         """Nothing."""
@@ -50,7 +56,7 @@ class _CollectivesStage:
         """The vendor's test, then one probe for each number of processes."""
         plan = place.plan
         probes = (
-            request_of(plan, spec_of(plan, sweep, place.private), sweep.world)
+            request_of(plan, spec_of(plan, sweep, place.private), sweep.world, sweep.nodes)
             for sweep in _sweeps(plan)
         )
         return (*_vendor_requests(plan, place.private, Path("/")), *probes)
@@ -73,7 +79,7 @@ class _CollectivesStage:
 
 
 def _sweeps(plan: Plan) -> list[Sweep]:
-    return [Sweep(world, operations(plan, world)) for world in sizes(plan)]
+    return [Sweep(w, operations(plan, w), nodes_of(plan, w)) for w in sizes(plan)]
 
 
 def _vendor_requests(plan: Plan, private: Path, root: Path) -> tuple[LaunchRequest, ...]:

@@ -17,6 +17,7 @@ from trn_validate import plan
 from trn_validate.config import (
     LadderSection,
     Model,
+    NodeLimits,
     PathSection,
     Plan,
     PlanFile,
@@ -58,8 +59,9 @@ def test_every_shipped_config_parses_and_has_the_rungs_that_it_names(config: Pat
     for model_path, section in raw["paths"].items():
         found = plan.load(config, model_path=model_path)
         assert (found.target, found.path, found.source) == (raw["target"], model_path, str(config))
-        assert [ladder.name for ladder in found.ladders] == [e["name"] for e in section["ladders"]]
-        for ladder, entry in zip(found.ladders, section["ladders"], strict=True):
+        on_one = [entry for entry in section["ladders"] if entry.get("nodes") in (None, 1)]
+        assert [ladder.name for ladder in found.ladders] == [entry["name"] for entry in on_one]
+        for ladder, entry in zip(found.ladders, on_one, strict=True):
             assert [rung.name for rung in ladder.rungs] == [r["name"] for r in entry["rungs"]]
             for rung, written in zip(resolve(ladder)[1:], entry["rungs"][1:], strict=True):
                 assert rung.extends == written["extends"]
@@ -359,6 +361,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "limits": Limits,
     "deviations": Deviations,
     "timeouts": Timeouts,
+    "node_limits": NodeLimits,
     "paths": PathSection,
     "ladders": LadderSection,
     "model": Model,
@@ -393,6 +396,8 @@ def default(field: FieldInfo) -> str:
             return "empty"
         case bool():
             return str(field.default).lower()
+        case NodeLimits():
+            return "its defaults"
         case DataChoice():
             return field.default.kind
     return str(field.default)

@@ -18,7 +18,7 @@ from trn_validate.control import CONTROL, MEASURES, noise_from, tolerance_of
 from trn_validate.errors import EvidenceError
 from trn_validate.gate import Standing
 from trn_validate.ladder import ResolvedRung, resolve
-from trn_validate.launch_local import LocalLauncher
+from trn_validate.launchers import launcher_of
 from trn_validate.launching import launch
 from trn_validate.parity import Noise, Tolerance
 from trn_validate.paths import write_atomic
@@ -131,7 +131,7 @@ def show_calibration(
                 stage=FOLDER,
                 run=run,
                 attempt=attempt,
-                launcher=LocalLauncher(),
+                launcher=launcher_of(plan),
                 choice=chosen.choice,
                 earlier=verdicts_of(standings),
                 say=progress.say,

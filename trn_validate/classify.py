@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 import re
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
 from trn_validate.records import Failure
 from trn_validate.remains import Remains, excerpt, last_words, one_line, tail
+from trn_validate.shares import Share
 from trn_validate.supervisor import LOG, OUTPUT, Facts
 
 LIMITS: Mapping[str, tuple[Cause, str]] = {
@@ -66,10 +67,18 @@ class _Judgement(NamedTuple):
 
 def classify(request: LaunchRequest, facts: Facts) -> LaunchResult:
     """Name how the launch ended that ``facts`` and the files of ``request`` tell of."""
-    remains = Remains(request, facts)
+    return classify_shares(request, [Share(node="", folder=request.folder, facts=facts)])
+
+
+def classify_shares(request: LaunchRequest, shares: Sequence[Share]) -> LaunchResult:
+    """The same of a launch in which several nodes had a share; names the node that failed first."""
+    remains = Remains(request, shares)
+    facts = remains.facts
     cause, what, rank = _judge(remains)
+    share = remains.share(rank)
+    node = share.node if share.node and cause is not Cause.COMPLETED else ""
     stacks = remains.stacks(rank) if facts.ended in ("wall", "silence") else None
-    own = request.folder / (LOG if facts.ended == "lost" and cause is Cause.CRASH else OUTPUT)
+    own = share.folder / (LOG if facts.ended == "lost" and cause is Cause.CRASH else OUTPUT)
     log = stacks or remains.stderr(rank) or (own if own.exists() else None)
     return LaunchResult(
         name=request.name,
@@ -77,8 +86,9 @@ def classify(request: LaunchRequest, facts: Facts) -> LaunchResult:
         cause=cause,
         exit_status=facts.exit_status if facts.ended == "exited" else None,
         seconds=facts.seconds,
-        what=one_line(what),
+        what=one_line(f"on {node}: {what}" if node and rank is not None else what),
         rank=rank,
+        node=node or None,
         log=log,
         excerpt="" if cause is Cause.COMPLETED or log is None else excerpt(log),
     )

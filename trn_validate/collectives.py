@@ -64,6 +64,12 @@ def sizes(plan: Plan) -> tuple[int, ...]:
     return tuple(sorted({rung.degrees.world_size for rung in _rungs(plan)} - {1}))
 
 
+def nodes_of(plan: Plan, world: int) -> int:
+    """Nodes over which so many processes are probed: several, where a rung of that size crosses."""
+    rungs = (rung for rung in _rungs(plan) if rung.degrees.world_size == world)
+    return max((rung.nodes_in(plan) for rung in rungs), default=1)
+
+
 def operations(plan: Plan, world: int) -> tuple[Collective, ...]:
     """What is tried with so many processes: the table, and what its rungs do in their groups."""
     asked = list(_TABLE)

@@ -130,12 +130,16 @@ class Rung(Record):
     cp: _Positive | None = None
     pp: _Positive | None = None
     ep: _Positive | None = None
+    crosses: Literal["dp_replicate", "dp_shard"] | None = None
+    """The axis along which the plan's nodes split it; without one it runs on one node."""
 
 
 class LadderSection(Record):
     """The rungs of one workload; the first is the reference of the others."""
 
     name: _Name
+    nodes: _Positive | None = None
+    """The ladder is for plans over so many nodes alone; without a number it is for all."""
     model: Model
     workload: Workload
     rungs: Annotated[tuple[Rung, ...], Field(min_length=1)]
@@ -155,6 +159,17 @@ class Timeouts(Record):
     """The same after the first step."""
 
 
+class NodeLimits(Record):
+    """How far nodes may differ from each other before a run over them is not worth its time."""
+
+    clock_seconds: _Amount = 1.0
+    """Failures of ranks are told apart by the times that their nodes give them."""
+    slower: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.5
+    """How many times as long as the median node one may take for the same work."""
+    slower_link: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 4.0
+    """How many times as slow as the median pair of nodes one may be."""
+
+
 class PathSection(Record):
     """One model path: its ladders, in the order in which they are climbed."""
 
@@ -168,6 +183,14 @@ class PlanFile(Record):
     profile: Profile
     limits: Limits
     timeouts: Timeouts
+    launcher: Literal["local", "slurm"] = "local"
+    """What starts the launches: this machine, or the Slurm allocation that this process runs in."""
+    nodes: _Positive = 1
+    """Machines of the profile's kind; rungs that cross are spread evenly over all of them."""
+    rendezvous_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Where nodes meet; without one it is a port that is free."""
+    node_limits: NodeLimits = NodeLimits()
+    """How far nodes may differ."""
     accept_unsupported: tuple[str, ...] = ()
     """Stages whose ``unsupported`` opens the gate."""
     kernels: str | None = None
@@ -189,6 +212,10 @@ class Plan(Record):
     profile: Profile
     limits: Limits
     timeouts: Timeouts
+    launcher: Literal["local", "slurm"] = "local"
+    nodes: int = 1
+    rendezvous_port: int | None = None
+    node_limits: NodeLimits = NodeLimits()
     accept_unsupported: tuple[str, ...]
     kernels: tuple[Kernel, ...]
     kernel_pairs: int

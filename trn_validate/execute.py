@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trn_validate.allocation import job_of
 from trn_validate.answer import Answer, measure
 from trn_validate.config import Plan
 from trn_validate.errors import (
@@ -119,6 +120,7 @@ class Executor:
             target=self.plan.target,
             reason=self.choice.reason or self.choice.refusal,
             trn2_functions=signs.trn2_functions,
+            job=job_of() if self.plan.launcher == "slurm" else None,
         )
 
     def _context(self, attempt: Attempt, earlier: Sequence[Standing]) -> Context:

@@ -16,6 +16,7 @@ from trn_validate.config import LadderSection, Plan, Rung
 from trn_validate.errors import ConfigError
 from trn_validate.flavors import Shape
 from trn_validate.spec import AXES, Degrees
+from trn_validate.spreading import spread_problems
 
 CP_BLOCK = 128
 """Block size that torch's context parallelism hard-codes for a block mask."""
@@ -31,6 +32,12 @@ class ResolvedRung:
     adds: str | None
     """The axis that it adds; None for the first rung."""
     degrees: Degrees
+    crosses: str | None = None
+    """The axis along which nodes split it."""
+
+    def nodes_in(self, plan: Plan) -> int:
+        """Nodes that it runs on."""
+        return plan.nodes if self.crosses is not None else 1
 
     @property
     def local_batch_size(self) -> int:
@@ -72,7 +79,7 @@ def _first(ladder: LadderSection, rung: Rung, own: dict[str, int]) -> ResolvedRu
         raise ValueError(
             f"rung {rung.name}: the first rung may start with one dimension, not {_list(own)}"
         )
-    return ResolvedRung(ladder, rung.name, None, None, Degrees(**own))
+    return ResolvedRung(ladder, rung.name, None, None, Degrees(**own), rung.crosses)
 
 
 def _next(
@@ -98,7 +105,7 @@ def _next(
             "a rung adds a dimension and leaves those that are there"
         )
     degrees = base.model_copy(update={axis: own[axis]})
-    return ResolvedRung(ladder, rung.name, rung.extends, axis, degrees)
+    return ResolvedRung(ladder, rung.name, rung.extends, axis, degrees, rung.crosses)
 
 
 def _more_than_one(own: dict[str, int]) -> list[str]:
@@ -150,6 +157,7 @@ def check_ladders(plan: Plan) -> None:
 
 def _problems(plan: Plan, rung: ResolvedRung, shape: Shape) -> Iterator[str]:
     yield from _capacity_problems(plan, rung)
+    yield from spread_problems(rung.degrees, rung.crosses, rung.nodes_in(plan))
     yield from _shape_problems(rung, shape)
     yield from _sequence_problems(rung)
     yield from _pipeline_problems(rung, shape)
@@ -157,9 +165,10 @@ def _problems(plan: Plan, rung: ResolvedRung, shape: Shape) -> Iterator[str]:
 
 
 def _capacity_problems(plan: Plan, rung: ResolvedRung) -> Iterator[str]:
-    world, cores = rung.degrees.world_size, plan.profile.cores
-    if world > cores:
-        yield f"needs {world} processes ({rung.degrees}), but the profile has {cores} cores"
+    world, nodes, cores = rung.degrees.world_size, rung.nodes_in(plan), plan.profile.cores
+    if world > nodes * cores:
+        over = f" on each of {nodes} nodes" if nodes > 1 else ""
+        yield f"needs {world} processes ({rung.degrees}), but the profile has {cores} cores{over}"
     batch, dp = rung.ladder.workload.global_batch_size, rung.degrees.data_parallel
     if batch % dp:
         yield (

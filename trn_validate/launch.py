@@ -1,7 +1,8 @@
 """What a launch is asked and what it answers; who carries it out is a :class:`Launcher`.
 
-The local launcher is in :mod:`trn_validate.launch_local`. :class:`FakeLauncher` is
-part of the product, so that stages can be tested without a process.
+The local launcher is in :mod:`trn_validate.launch_local`, the one that spreads a launch over the
+nodes of a Slurm allocation in :mod:`trn_validate.launch_slurm`. :class:`FakeLauncher` is part of
+the product, so that stages can be tested without a process.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Cause(StrEnum):
     KILLED = "killed", "a process was killed from outside"
     HANG = "hang", "nothing was written for as long as the silence limit, or a collective timed out"
     TIMEOUT = "timeout", "the wall limit was reached"
+    NODE = "node", "a node did not carry out its part of the launch"
     INTERRUPTED = "interrupted", "the pipeline was interrupted"
     CRASH = "crash", "a rank raised or died for another reason"
 
@@ -54,6 +56,11 @@ class LaunchRequest:
     """Private folder of this launch: output.log, stacks, ranks' logs."""
     ranks: int = 0
     """Ranks that have to write a closing line to ``records``; 0 for a plain process."""
+    nodes: int = 1
+    """Nodes that it runs on: each carries out ``argv`` once, with an even share of the ranks.
+
+    Words of :mod:`trn_validate.node` in ``argv`` stand for what differs from node to node.
+    """
     records: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     """Added to the environment of the pipeline."""
@@ -78,6 +85,8 @@ class LaunchResult:
     """One line: what went wrong."""
     rank: int | None = None
     """The first rank that failed."""
+    node: str | None = None
+    """The node where it failed; None where there is only this machine."""
     log: Path | None = None
     """The log to read: that of the first failing rank where there is one."""
     excerpt: str = ""

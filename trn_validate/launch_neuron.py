@@ -42,6 +42,10 @@ UNSET = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
 
 COMPILER = "neuronx-cc"
 
+EFA = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SAFE": "1"}
+"""Set for launches over several nodes, as the Neuron documentation's multi-node set-ups do: with
+another provider the ranks would talk over TCP, and say nothing of it."""
+
 FEW = 8
 """Ranks that may compile everything at once; a launch of more is preceded by one of fewer.
 
@@ -122,6 +126,7 @@ def warm_spec(spec: RunSpec) -> RunSpec | None:
             "dump": str(folder / Path(spec.dump).name),
             "stacks": str(folder / "stacks"),
             "degrees": fewer,
+            "nodes": 1,
             "model": spec.model.model_copy(update={"layers": layers}),
             "global_batch_size": spec.local_batch_size * fewer.data_parallel * spec.accumulation,
             "checkpoint": CheckpointChoice(),

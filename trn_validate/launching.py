@@ -18,6 +18,7 @@ from trn_validate.folded import Records
 from trn_validate.folding import read_ranks
 from trn_validate.ladder import ResolvedRung
 from trn_validate.launch import LaunchRequest, LaunchResult
+from trn_validate.node import IS_HOST, POSITION, RENDEZVOUS, share_folder
 from trn_validate.paths import make_folder, write_atomic
 from trn_validate.spec import CheckpointChoice, RunSpec, captures_folder, checkpoints_folder
 from trn_validate.stage import Context, Unmeasured
@@ -73,6 +74,7 @@ def run_spec(
         model=rung.ladder.model.choice,
         data=workload.data,
         degrees=rung.degrees,
+        nodes=rung.nodes_in(plan),
         seq_len=workload.seq_len,
         global_batch_size=workload.global_batch_size,
         local_batch_size=local_batch_size or rung.local_batch_size,
@@ -120,12 +122,13 @@ def request(plan: Plan, spec: RunSpec) -> LaunchRequest:
     folder = Path(spec.records).parent
     ranks = spec.degrees.world_size
     spec_file = str(folder / "spec.json")
-    argv = torchrun(ranks, folder, "trn_validate.workload", "--spec", spec_file)
+    argv = torchrun(ranks, folder, "trn_validate.workload", "--spec", spec_file, nodes=spec.nodes)
     return LaunchRequest(
         name=spec.name,
         argv=argv,
         folder=folder,
         ranks=ranks,
+        nodes=spec.nodes,
         records=Path(spec.records),
         env=_environment(spec),
         wall_seconds=plan.timeouts.wall,
@@ -134,19 +137,33 @@ def request(plan: Plan, spec: RunSpec) -> LaunchRequest:
     )
 
 
-def torchrun(ranks: int, folder: Path, module: str, *arguments: str) -> tuple[str, ...]:
-    """The argument vector that runs a module in each rank, their output in ``folder``."""
+def torchrun(
+    ranks: int, folder: Path, module: str, *arguments: str, nodes: int = 1
+) -> tuple[str, ...]:
+    """The argument vector that runs a module in each rank, their output in ``folder``.
+
+    On several nodes each runs it, with the words of :mod:`trn_validate.node` replaced.
+    """
+    joined: tuple[str, ...] = ("--rdzv-endpoint", "localhost:0")
+    if nodes > 1:
+        folder = share_folder(folder, POSITION, nodes)
+        joined = (
+            *("--nnodes", str(nodes), "--rdzv-id", "trn-validate"),
+            *("--rdzv-endpoint", RENDEZVOUS, "--rdzv-conf", f"is_host={IS_HOST}"),
+        )
     return (
         *(sys.executable, "-m", "torch.distributed.run"),
-        *("--nproc-per-node", str(ranks), "--max-restarts", "0"),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
+        *("--nproc-per-node", str(ranks // nodes), "--max-restarts", "0"),
+        *("--rdzv-backend", "c10d", *joined),
         *("--log-dir", str(folder / "ranks"), "--redirects", "3"),
         *("-m", module, *arguments),
     )
 
 
 def _environment(spec: RunSpec) -> dict[str, str]:
-    variables = {"OMP_NUM_THREADS": str(threads(spec.degrees.world_size))}
+    variables = {"OMP_NUM_THREADS": str(threads(spec.degrees.world_size // spec.nodes))}
+    if spec.nodes > 1 and spec.device == "neuron":
+        variables |= launch_neuron.EFA
     if spec.device == "cpu":
         # A backend that loads by itself initialises its device, which this launch leaves alone.
         variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
@@ -200,7 +217,8 @@ def _ready(context: Context, spec: RunSpec) -> LaunchRequest:
     folder = Path(spec.records).parent
     make_folder(folder)
     write_atomic(folder / "spec.json", (spec.model_dump_json(indent=2) + "\n").encode())
-    private, ranks = context.run.private, spec.degrees.world_size
+    # The compilers of one node share its memory.
+    private, ranks = context.run.private, spec.degrees.world_size // spec.nodes
     return launch_neuron.equipped(spec.device, private, ranks, request(context.plan, spec))
 
 

@@ -10,6 +10,21 @@ from trn_validate.spec import Degrees
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
+def _absent(value: object) -> bool:
+    """Whether a field says nothing, and is left out: a run on one machine has no use for it."""
+    return value in (None, ())
+
+
+class Seat(Record):
+    """Where one rank ran."""
+
+    rank: int
+    node: str
+    core: str
+    """Logical core of the device, or the CPUs that it might use."""
+    peak_memory_bytes: int
+
+
 class Layout(Record):
     """What ran: model, processes and every degree, so that no two experiments look alike."""
 
@@ -25,6 +40,8 @@ class Layout(Record):
     attention: str
     spmd_backend: str
     sequence_parallel: bool
+    seats: Annotated[tuple[Seat, ...], Field(exclude_if=_absent)] = ()
+    """Node and core of each rank, where the plan has several nodes."""
 
 
 class Command(Record):
@@ -101,6 +118,8 @@ class Host(Record):
     reason: str
     trn2_functions: int
     """PCI functions with Trn2's vendor and device number."""
+    job: Annotated[str | None, Field(exclude_if=_absent)] = None
+    """The engine's job in which the stage ran, and how often it was started again."""
 
 
 class Execution(Record):

@@ -16,6 +16,7 @@ from trn_validate.errors import ConfigError
 from trn_validate.explain import checked
 from trn_validate.kernel_list import LIST, load_kernels
 from trn_validate.ladder import check_ladders
+from trn_validate.spreading import check_nodes, of_nodes
 
 
 def load(path: Path, *, model_path: str = "native", settings: Iterable[str] = ()) -> Plan:
@@ -43,11 +44,16 @@ def load(path: Path, *, model_path: str = "native", settings: Iterable[str] = ()
         profile=file.profile,
         limits=file.limits,
         timeouts=file.timeouts,
+        launcher=file.launcher,
+        nodes=file.nodes,
+        rendezvous_port=file.rendezvous_port,
+        node_limits=file.node_limits,
         accept_unsupported=file.accept_unsupported,
         kernels=load_kernels(Path(file.kernels) if file.kernels else LIST),
         kernel_pairs=file.kernel_pairs,
-        ladders=_with_data(section.ladders, where=str(path)),
+        ladders=_with_data(of_nodes(section.ladders, file.nodes), where=str(path)),
     )
+    check_nodes(plan)
     check_ladders(plan)
     return plan
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from trn_validate.config import Plan
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
-from trn_validate.launch_neuron import equipped
+from trn_validate.launch_neuron import EFA, equipped
 from trn_validate.launching import log_path, threads, torchrun
 from trn_validate.paths import make_folder, write_atomic
 from trn_validate.records import Mark, ProbeClosing, ProbeHeader, ProbeLine, rank_file
@@ -50,6 +50,7 @@ class Sweep:
 
     world: int
     left: tuple[Collective, ...]
+    nodes: int = 1
     headers: dict[int, ProbeHeader] = field(default_factory=dict)
     found: list[Capability] = field(default_factory=list)
     launches: int = 0
@@ -76,16 +77,19 @@ def spec_of(plan: Plan, sweep: Sweep, private: Path) -> CollectivesSpec:
     )
 
 
-def request_of(plan: Plan, spec: CollectivesSpec, world: int) -> LaunchRequest:
+def request_of(plan: Plan, spec: CollectivesSpec, world: int, nodes: int = 1) -> LaunchRequest:
     """The launch that carries out ``spec``; its records are those of no trainer."""
     folder = Path(spec.records).parent
-    variables = {"OMP_NUM_THREADS": str(threads(world))}
+    variables = {"OMP_NUM_THREADS": str(threads(world // nodes))}
     if spec.device == "cpu":
         variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    elif nodes > 1:
+        variables |= EFA
     return LaunchRequest(
         name=spec.name,
-        argv=torchrun(world, folder, MODULE, "--spec", str(folder / "spec.json")),
+        argv=torchrun(world, folder, MODULE, "--spec", str(folder / "spec.json"), nodes=nodes),
         folder=folder,
+        nodes=nodes,
         env=variables,
         wall_seconds=plan.timeouts.wall,
         silence_seconds=plan.timeouts.silence,
@@ -112,7 +116,10 @@ def sweep_all(context: Context, sweeps: list[Sweep]) -> None:
             write_atomic(folder / "spec.json", (spec.model_dump_json(indent=2) + "\n").encode())
         requests = tuple(
             equipped(
-                spec.device, context.run.private, sweep.world, request_of(plan, spec, sweep.world)
+                spec.device,
+                context.run.private,
+                sweep.world // sweep.nodes,
+                request_of(plan, spec, sweep.world, sweep.nodes),
             )
             for spec, sweep in zip(specs, some, strict=True)
         )

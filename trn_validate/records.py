@@ -43,6 +43,10 @@ class Header(Record):
     """Elements of this rank's pipeline stage, before any sharding."""
     vocab_size: int
     threads: int
+    node: str = ""
+    """Name of its node, where it has company."""
+    core: str = ""
+    """Logical core of the device, or the CPUs that the process may use."""
     replaced: tuple[str, ...]
     """Torchtitan components that the workload put its own in place of."""
     hooks: tuple[str, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,8 @@ from trn_validate.folding import read_ranks
 from trn_validate.launch import LaunchRequest
 from trn_validate.ranks import Rank
 from trn_validate.records import Failure, failure_file
-from trn_validate.supervisor import OUTPUT, STACKS, Facts
+from trn_validate.shares import Share, together
+from trn_validate.supervisor import OUTPUT, STACKS
 
 SECONDARY = re.compile(
     r"Connection (closed|reset) by peer|Broken pipe|Connection was likely closed|recvValue failed"
@@ -47,10 +48,13 @@ class Suspect(NamedTuple):
 class Remains:
     """All that is left of one launch."""
 
-    def __init__(self, request: LaunchRequest, facts: Facts) -> None:
+    def __init__(self, request: LaunchRequest, shares: Sequence[Share]) -> None:
         self.request = request
-        self.facts = facts
-        self.output = tail(request.folder / OUTPUT)
+        self.shares = shares
+        self.facts = together(shares)
+        # torchrun was asked to end by us where its node did not end by itself.
+        own = [share for share in shares if share.facts.ended == "exited"]
+        self.output = "\n".join(tail(share.folder / OUTPUT) for share in own or shares)
         self.problem = ""
         """Why the records cannot be read, where they cannot."""
         self.records: Mapping[int, Rank] = {}
@@ -98,7 +102,7 @@ class Remains:
         """The one rank that is in no collective while all others wait in one, by its stack."""
         pids, waiting = self._pids(), {}
         for rank in range(self.request.ranks):
-            file = self.request.folder / STACKS / f"{pids.get(rank)}.txt"
+            file = self.share(rank).folder / STACKS / f"{pids.get(rank)}.txt"
             waiting[rank] = any(place in excerpt(file) for place in _WAITING)
         elsewhere = [rank for rank, waits in waiting.items() if not waits]
         return elsewhere[0] if len(elsewhere) == 1 and self.request.ranks > 1 else None
@@ -110,16 +114,24 @@ class Remains:
     def stacks(self, rank: int | None) -> Path | None:
         """File with the stacks of ``rank``, or else of another rank that left some."""
         pids = self._pids()
-        folder = self.request.folder / STACKS
         # Of ranks that are equal, one that has not finished is the one that hangs.
         order = sorted(pids, key=lambda r: (r != rank, r not in self.missing, r))
-        by_rank = [folder / f"{pids[r]}.txt" for r in order]
-        files = by_rank or sorted(folder.glob("*.txt"))
+        by_rank = [self.share(r).folder / STACKS / f"{pids[r]}.txt" for r in order]
+        files = by_rank or sorted(f for s in self.shares for f in s.folder.glob(f"{STACKS}/*.txt"))
         return next((file for file in files if _THREAD.search(tail(file))), None)
+
+    def share(self, rank: int | None) -> Share:
+        """The share of the node on which ``rank`` was seen, or else the first that failed."""
+        mine = (share for share in self.shares if rank in share.ranks)
+        failed = (share for share in self.shares if share.facts.exit_status)
+        return next(mine, None) or next(failed, self.shares[0])
 
     def stderr(self, rank: int | None) -> Path | None:
         """Log of ``rank`` as torchrun redirects it, if anything is in it."""
-        files = sorted(self.request.folder.glob(f"ranks/*/attempt_*/{rank}/stderr.log"))
+        share = self.share(rank)
+        # torchrun names it by the rank's place on its node; a node's ranks follow each other.
+        place = rank if rank is None else rank % max(1, self.request.ranks // len(self.shares))
+        files = sorted(share.folder.glob(f"ranks/*/attempt_*/{place}/stderr.log"))
         return files[-1] if files and files[-1].stat().st_size else None
 
 

@@ -37,7 +37,10 @@ __all__ = ["PLAN", "PRIVATE", "Attempt", "BusyError", "Run"]
 PRIVATE = ".private"
 PLAN = "plan.yaml"
 
-_NAME = re.compile(r"(?P<target>.+)\.(?P<path>[^.]+)\.(?P<start>\d{8}T\d{6}Z)(?:-(?P<nth>\d+))?")
+_NAME = re.compile(
+    r"(?P<target>.+)\.(?P<path>(?!\d+nodes\.)[^.]+)(?:\.(?P<nodes>\d+)nodes)?"
+    r"\.(?P<start>\d{8}T\d{6}Z)(?:-(?P<nth>\d+))?"
+)
 _NUMBER = re.compile(r"[0-9]+")
 
 
@@ -61,6 +64,7 @@ class Run(VerdictFolder):
         if found is None:
             raise UsageError("not the name of a run folder", where=name)
         self.target, self.path, self.start = found["target"], found["path"], found["start"]
+        self.nodes = int(found["nodes"] or 1)
         self.nth = int(found["nth"] or 1)
         """Which of the runs that started in the same second."""
         self.private = root / PRIVATE / name

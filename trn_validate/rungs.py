@@ -18,6 +18,8 @@ def rung_reads(plan: Plan, *rungs: ResolvedRung) -> object:
         "limits": plan.limits.model_dump(),
         "rungs": [
             {
+                # Said only where it is more than one, as it was before there could be more.
+                **({"nodes": nodes} if (nodes := rung.nodes_in(plan)) > 1 else {}),
                 "name": rung.name,
                 "degrees": rung.degrees.model_dump(),
                 "model": rung.ladder.model.model_dump(),

@@ -20,7 +20,7 @@ from trn_validate.gate import (
     require_open,
     stage_status,
 )
-from trn_validate.launch_local import LocalLauncher
+from trn_validate.launchers import launcher_of
 from trn_validate.processes import end_strays, find_strays
 from trn_validate.progress import Progress
 from trn_validate.review.documents import write_documents
@@ -55,6 +55,7 @@ def run_plan(
     selection.check()
     chosen = choose_plan(config, model_path, settings)
     plan, environment = chosen.plan, fingerprint_now()
+    launcher = launcher_of(plan)
     stages = stages_of(plan)
     selection.check_stage(stages, plan.source)
     progress = Progress(len(stages), quiet=as_json)
@@ -65,7 +66,7 @@ def run_plan(
     with run.lock():
         _tidy(store, run, progress)
         executor = Executor(
-            plan=plan, run=run, launcher=LocalLauncher(), choice=chosen.choice, say=progress.say
+            plan=plan, run=run, launcher=launcher, choice=chosen.choice, say=progress.say
         )
         gate = gate_of(stages_of, plan, run, environment)
         runner = Runner(gate, executor, progress, selection)

@@ -91,7 +91,7 @@ def continued(store: Store, plan: Plan, environment: Mapping[str, str]) -> tuple
 
     Gives the reason where there is a run that cannot be continued.
     """
-    run = store.newest(plan.target, plan.path)
+    run = store.newest(plan.target, plan.path, plan.nodes)
     if run is None:
         return None, ""
     before = _environment(run)
@@ -115,7 +115,7 @@ def start(store: Store, plan: Plan, environment: Mapping[str, str]) -> Run:
     Raises:
         FolderError: it could not be made.
     """
-    run = store.create(plan.target, plan.path, plan_text(plan))
+    run = store.create(plan.target, plan.path, plan_text(plan), nodes=plan.nodes)
     redacted = run.redactor().structure(dict(environment))
     write_atomic(run.folder / ENVIRONMENT, (json.dumps(redacted, indent=2) + "\n").encode())
     return run
@@ -142,8 +142,9 @@ def newest(store: Store, plan: Plan | None) -> Run:
         UsageError: there is none.
     """
     if plan is not None:
-        run = store.newest(plan.target, plan.path)
-        what = f"of {plan.target}.{plan.path}"
+        run = store.newest(plan.target, plan.path, plan.nodes)
+        over = f" over {plan.nodes} nodes" if plan.nodes > 1 else ""
+        what = f"of {plan.target}.{plan.path}{over}"
     else:
         run, what = next(iter(store.runs()), None), "at all"
     if run is None:

@@ -31,6 +31,9 @@ COLLECTIVE = Literal[
 ]
 """Kinds of communication that a probe knows; ``list`` is the form that takes one tensor a rank."""
 
+STACKS = "TRN_VALIDATE_STACKS"
+"""Variable with the folder for stacks, where that of the spec is shared by several nodes."""
+
 AXES = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "ep")
 """Mesh axes in torchtitan's names; every one of them is a degree, 1 when unused."""
 
@@ -132,6 +135,8 @@ class RunSpec(Record):
     model: ModelChoice
     data: DataChoice
     degrees: Degrees
+    nodes: Annotated[int, Field(ge=1)] = 1
+    """Nodes over which the ranks are spread evenly."""
     seq_len: int
     global_batch_size: int
     local_batch_size: int

@@ -57,18 +57,28 @@ class Store:
                 continue
         return found
 
-    def newest(self, target: str, path: str) -> Run | None:
-        """Newest run of a target and model path."""
-        mine = (run for run in self.runs() if (run.target, run.path) == (target, path))
+    def newest(self, target: str, path: str, nodes: int = 1) -> Run | None:
+        """Newest run of a target and model path over so many nodes."""
+        wanted = (target, path, nodes)
+        mine = (run for run in self.runs() if (run.target, run.path, run.nodes) == wanted)
         return next(mine, None)
 
-    def create(self, target: str, path: str, plan_text: str, *, now: datetime | None = None) -> Run:
+    def create(
+        self,
+        target: str,
+        path: str,
+        plan_text: str,
+        *,
+        nodes: int = 1,
+        now: datetime | None = None,
+    ) -> Run:
         """Start a run: a folder with its plan, there as a whole or not at all.
 
         Raises:
             FolderError: it could not be made.
         """
-        run = self._reserve(target, path, now or datetime.now(UTC))
+        over = f".{nodes}nodes" if nodes > 1 else ""
+        run = self._reserve(f"{target}.{path}{over}", now or datetime.now(UTC))
         write_atomic(run.private / PLAN, plan_text.encode("utf-8"))
         ready = run.private / "ready"
         make_folder(ready)
@@ -76,7 +86,7 @@ class Store:
         move(ready, run.folder)
         return run
 
-    def _reserve(self, target: str, path: str, now: datetime) -> Run:
+    def _reserve(self, kind: str, now: datetime) -> Run:
         """Make the private twin of a run whose name sorts as the newest of all.
 
         Not only of its own target and path: status asks for the newest of any.
@@ -90,7 +100,7 @@ class Store:
         # A twin without a run folder is of a run that another process is about to start.
         others = (*runs, *self._named_in(self.private))
         for nth in count(1 + max((run.nth for run in others if run.start == start), default=0)):
-            name = f"{target}.{path}.{start}" + (f"-{nth}" if nth > 1 else "")
+            name = f"{kind}.{start}" + (f"-{nth}" if nth > 1 else "")
             run = Run(self.root, name, self.checkout)
             if os.path.lexists(run.folder):
                 continue

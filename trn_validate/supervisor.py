@@ -56,6 +56,10 @@ class Order:
     wall_seconds: float
     silence_seconds: float
     grace_seconds: float
+    linger_seconds: float = 0.0
+    """Between the stacks and the end, so that other nodes of the launch take theirs too."""
+    port: int | None = None
+    """Of the rendezvous of several nodes; None takes one that is free."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +105,7 @@ class Supervisor:
         seconds = time.monotonic() - began
         if ended in ("wall", "silence"):
             processes.take_stacks(self.folder / STACKS, self.living())
+            time.sleep(self.order.linger_seconds)
         if ended == "exited":
             self._wait_while(lambda: bool(self.living()), _SETTLE_SECONDS)
         elif self.status is None:
@@ -227,10 +232,14 @@ def write(path: Path, content: Mapping[str, object]) -> None:
     scratch.replace(path)
 
 
-def main() -> int:
-    """Carry out the order in the folder that the command line names."""
-    folder = Path(sys.argv[1])
-    supervisor = Supervisor(folder, Order(**json.loads((folder / ORDER).read_text("utf-8"))))
+def read_order(folder: Path) -> Order:
+    """The order in a launch's folder."""
+    return Order(**json.loads((folder / ORDER).read_text("utf-8")))
+
+
+def supervise(folder: Path, order: Order) -> int:
+    """Carry out an order and leave the facts in its folder; gives the exit status."""
+    supervisor = Supervisor(folder, order)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, supervisor.interrupt)
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
@@ -246,4 +255,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(supervise(Path(sys.argv[1]), read_order(Path(sys.argv[1]))))

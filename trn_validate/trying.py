@@ -47,7 +47,7 @@ def try_kernel(
     kernel = named(plan.kernels, name)
     store = Store(reports or REPORTS)
     store.check_writable(0)
-    run = store.newest(plan.target, plan.path) or start(store, plan, fingerprint_now())
+    run = store.newest(plan.target, plan.path, plan.nodes) or start(store, plan, fingerprint_now())
     progress = Progress(1, quiet=as_json)
     with run.lock():
         attempt = run.new_try(STAGE)

@@ -10,10 +10,13 @@ import traceback
 from pathlib import Path
 
 from trn_validate.records import Failure, failure_file
+from trn_validate.spec import STACKS
 
 
 def answer_stack_requests(folder: Path) -> None:
     """Write all stacks on SIGUSR1; the file's existence says that asking is safe."""
+    # Two nodes may have a process of the same id.
+    folder = Path(os.environ.get(STACKS, folder))
     folder.mkdir(parents=True, exist_ok=True)
     # Left open for the life of the process: the handler writes to its descriptor.
     file = (folder / f"{os.getpid()}.txt").open("w", encoding="utf-8")

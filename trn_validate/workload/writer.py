@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import socket
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -75,6 +76,8 @@ class RankWriter:
                 parameters=_whole_parameters(trainer),
                 vocab_size=trainer.model_config.vocab_size,
                 threads=torch.get_num_threads(),
+                node=node_name(),
+                core=core(self.spec.device),
                 replaced=REPLACED,
                 hooks=self.spec.hooks,
             )
@@ -93,6 +96,20 @@ class RankWriter:
             "train": now - START["built"],
         }
         self.write(Closing(rank=self.rank, steps=self.steps, seconds=seconds))
+
+
+def node_name() -> str:
+    """How Slurm calls this node, of which several may share a machine; else the host's name."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def core(device: str) -> str:
+    """The core of this rank: the device's by its local rank, or the CPUs that it may use."""
+    if device == "neuron":
+        return os.environ["LOCAL_RANK"]
+    cpus = sorted(os.sched_getaffinity(0))
+    whole = cpus == list(range(cpus[0], cpus[-1] + 1)) and len(cpus) > 1
+    return f"{cpus[0]}-{cpus[-1]}" if whole else ",".join(map(str, cpus))
 
 
 def versions() -> dict[str, str]:

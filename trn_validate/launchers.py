@@ -1,0 +1,24 @@
+"""Which launcher a plan asks for."""
+
+from __future__ import annotations
+
+from trn_validate.config import Plan
+from trn_validate.launch import Launcher
+from trn_validate.launch_local import LocalLauncher
+
+
+def launcher_of(plan: Plan) -> Launcher:
+    """What starts the launches of a plan.
+
+    Raises:
+        UsageError: the plan asks for an allocation, and this process runs in none or in one with
+            too few nodes.
+    """
+    if plan.launcher == "local":
+        return LocalLauncher()
+    from trn_validate.allocation import find_allocation
+    from trn_validate.launch_slurm import SlurmLauncher
+
+    allocation = find_allocation()
+    allocation.take(plan.nodes)
+    return SlurmLauncher(allocation, plan.rendezvous_port)
