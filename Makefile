@@ -9,6 +9,8 @@ TARGET ?=
 MODEL ?=
 STAGE ?=
 SET ?=
+LAUNCHER ?=
+NODES ?=
 N ?= 20
 BUNDLE ?=
 ARGS ?=
@@ -32,9 +34,14 @@ PY = $(eval PY := $$(shell $(SETUP) --which))$(PY)
 
 PLAN = $(if $(TARGET),--config $(call quote,configs/$(TARGET).yaml)) \
   $(if $(MODEL),--path $(call quote,$(MODEL))) \
+  $(if $(LAUNCHER),--set $(call quote,launcher=$(LAUNCHER))) \
+  $(if $(NODES),--set $(call quote,nodes=$(NODES))) \
   $(foreach pair,$(SET),--set $(call quote,$(pair))) $(ARGS)
 
-.PHONY: help setup setup-dev named validate rerun status plan report compare index bundle verify sample answers vendor-run calibrate test lint rehearse coverage bench defects soak clean distclean
+# Outside of an allocation Slurm is asked for one, which ends with the run.
+ALLOCATE = $(if $(filter slurm,$(LAUNCHER)),$(if $(SLURM_JOB_ID),,salloc --nodes $(or $(NODES),1) $(SALLOC)))
+
+.PHONY: help setup setup-dev named validate rerun status plan report compare index bundle verify sample answers vendor-run calibrate test test-slurm lint rehearse coverage bench defects soak clean distclean
 
 help: ## List the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
@@ -45,6 +52,8 @@ help: ## List the commands
 	@echo "  N=20                runs of soak"
 	@echo "  BUNDLE=file.tar.gz  the bundle that verify looks at"
 	@echo "  SET='a.b=1 c=2'     settings of the plan to change"
+	@echo "  LAUNCHER=slurm      what starts the launches (default: the plan's, local)"
+	@echo "  NODES=2             nodes that the run is spread over, and SALLOC= for further options of salloc"
 	@echo "  ARGS='--new'        passed on as they are (run: --from, --until, --force, --new, --require-evidence)"
 	@echo "  PYTHON=python3.12   the Python to use"
 	@echo "  TORCH_INDEX=URL     index that .venv takes torch from, for example the one of the CPU wheels"
@@ -58,13 +67,13 @@ setup-dev:
 	@$(INSTALL) --extra dev
 
 validate: setup ## Validate this machine, stage after stage
-	$(PY) pipeline.py run $(PLAN)
+	$(ALLOCATE) $(PY) pipeline.py run $(PLAN)
 
 named:
 	$(if $(STAGE),@:,$(error name the stage, for example: make rerun STAGE=baseline.eager))
 
 rerun: named setup ## Repeat one stage: STAGE=
-	$(PY) pipeline.py run --only $(call quote,$(STAGE)) $(PLAN)
+	$(ALLOCATE) $(PY) pipeline.py run --only $(call quote,$(STAGE)) $(PLAN)
 
 status: setup ## Show how the newest run stands
 	$(PY) pipeline.py status $(PLAN)
@@ -101,6 +110,10 @@ sample: setup ## Make the committed sample bundle from a new run on the CPU
 
 test: setup-dev ## Run the tests
 	$(PY) -m pytest $(ARGS)
+
+test-slurm: setup-dev ## Run the tests of two nodes on a Slurm of their own, where it may be started
+	$(PY) -m scripts.slurm_cluster install
+	TRN_VALIDATE_TEST_SLURM=1 $(PY) -m pytest tests/slurm $(ARGS)
 
 lint: setup-dev ## Check style, types and import directions
 	$(PY) -m ruff check .

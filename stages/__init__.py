@@ -8,6 +8,7 @@ from stages import (
     environment_collectives,
     environment_device,
     environment_imports,
+    environment_nodes,
     environment_ops,
     kernels_compile,
     kernels_nki,
@@ -19,6 +20,7 @@ from trn_validate.stage import Family, Stage
 FAMILIES: tuple[Family, ...] = (
     environment_device.FAMILY,
     environment_imports.FAMILY,
+    environment_nodes.FAMILY,
     environment_collectives.FAMILY,
     environment_ops.FAMILY,
     baseline_eager.FAMILY,

@@ -17,7 +17,7 @@ from trn_validate.check import Check, none_found
 from trn_validate.config import Plan
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
 from trn_validate.launch_neuron import equipped
-from trn_validate.launching import log_path, threads
+from trn_validate.launching import log_path
 from trn_validate.operation import (
     EXACT,
     OPERATIONS,
@@ -27,6 +27,7 @@ from trn_validate.operation import (
 )
 from trn_validate.paths import make_folder, write_atomic
 from trn_validate.stage import Context, Family, Findings, Place, Stage
+from trn_validate.torchrun import threads
 from trn_validate.verdict import Capability, Problem
 
 MODULE = "trn_validate.workload.ops"

@@ -8,7 +8,7 @@ from trn_validate.folded import Records
 from trn_validate.judging import arrangement
 from trn_validate.launching import Trial
 from trn_validate.stage import Findings
-from trn_validate.verdict import Layout, Thing
+from trn_validate.verdict import Layout, Seat, Thing
 
 
 def layout(trial: Trial, model: str) -> Layout:
@@ -27,7 +27,35 @@ def layout(trial: Trial, model: str) -> Layout:
         attention=spec.attention,
         spmd_backend=spec.spmd_backend,
         sequence_parallel=spec.sequence_parallel,
+        seats=seats(trial),
     )
+
+
+def seats(trial: Trial) -> tuple[Seat, ...]:
+    """Node and core of each rank, for a launch over several nodes."""
+    if trial.spec.nodes == 1:
+        return ()
+    return tuple(
+        Seat(
+            rank=number,
+            node=rank.header.node,
+            core=rank.header.core,
+            peak_memory_bytes=rank.peak_memory_bytes,
+            step_seconds=rank.step_seconds,
+        )
+        for number, rank in trial.records.ranks.items()
+    )
+
+
+def slowest(trial: Trial) -> dict[str, str]:
+    """Which rank takes longest, by how much, and where; a fact, since it names a node."""
+    every = seats(trial)
+    if not every:
+        return {}
+    usual = median([seat.step_seconds for seat in every])
+    worst = max(every, key=lambda seat: seat.step_seconds)
+    factor = worst.step_seconds / usual if usual else 1.0
+    return {"slowest rank": f"{worst.rank} on {worst.node}, {factor:.2f} x the median step"}
 
 
 def thing(trial: Trial, attempt: str, implementation: str = "") -> Thing:
@@ -97,6 +125,10 @@ def describe(findings: Findings, trial: Trial, model: str) -> None:
     findings.layout = layout(trial, model)
     findings.device = header.parameter_device
     findings.versions = header.versions
-    findings.facts = {**findings.facts, "replaced": ", ".join(header.replaced)}
+    findings.facts = {
+        **findings.facts,
+        "replaced": ", ".join(header.replaced),
+        **slowest(trial),
+    }
     findings.series = series(trial)
     findings.measures = {**findings.measures, **speed(trial), **communication(trial)}

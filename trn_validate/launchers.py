@@ -22,3 +22,16 @@ def launcher_of(plan: Plan) -> Launcher:
     allocation = find_allocation()
     allocation.take(plan.nodes)
     return SlurmLauncher(allocation, plan.rendezvous_port)
+
+
+def node_names(plan: Plan) -> tuple[str, ...]:
+    """Names of the nodes that a plan's launches run on, in their order; none without an engine.
+
+    Raises:
+        UsageError: as :func:`launcher_of`.
+    """
+    if plan.launcher == "local":
+        return ()
+    from trn_validate.allocation import find_allocation
+
+    return find_allocation().take(plan.nodes)

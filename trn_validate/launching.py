@@ -1,9 +1,7 @@
-"""From a rung to a run spec to a launch: torchrun's argument vector, and the launch itself."""
+"""From a rung to a run spec to a launch, and what its ranks left."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +16,10 @@ from trn_validate.folded import Records
 from trn_validate.folding import read_ranks
 from trn_validate.ladder import ResolvedRung
 from trn_validate.launch import LaunchRequest, LaunchResult
-from trn_validate.node import IS_HOST, POSITION, RENDEZVOUS, share_folder
 from trn_validate.paths import make_folder, write_atomic
 from trn_validate.spec import CheckpointChoice, RunSpec, captures_folder, checkpoints_folder
 from trn_validate.stage import Context, Unmeasured
+from trn_validate.torchrun import threads, torchrun
 from trn_validate.verdict import Problem
 
 DUMP = "dump"
@@ -137,29 +135,6 @@ def request(plan: Plan, spec: RunSpec) -> LaunchRequest:
     )
 
 
-def torchrun(
-    ranks: int, folder: Path, module: str, *arguments: str, nodes: int = 1
-) -> tuple[str, ...]:
-    """The argument vector that runs a module in each rank, their output in ``folder``.
-
-    On several nodes each runs it, with the words of :mod:`trn_validate.node` replaced.
-    """
-    joined: tuple[str, ...] = ("--rdzv-endpoint", "localhost:0")
-    if nodes > 1:
-        folder = share_folder(folder, POSITION, nodes)
-        joined = (
-            *("--nnodes", str(nodes), "--rdzv-id", "trn-validate"),
-            *("--rdzv-endpoint", RENDEZVOUS, "--rdzv-conf", f"is_host={IS_HOST}"),
-        )
-    return (
-        *(sys.executable, "-m", "torch.distributed.run"),
-        *("--nproc-per-node", str(ranks // nodes), "--max-restarts", "0"),
-        *("--rdzv-backend", "c10d", *joined),
-        *("--log-dir", str(folder / "ranks"), "--redirects", "3"),
-        *("-m", module, *arguments),
-    )
-
-
 def _environment(spec: RunSpec) -> dict[str, str]:
     variables = {"OMP_NUM_THREADS": str(threads(spec.degrees.world_size // spec.nodes))}
     if spec.nodes > 1 and spec.device == "neuron":
@@ -168,15 +143,6 @@ def _environment(spec: RunSpec) -> dict[str, str]:
         # A backend that loads by itself initialises its device, which this launch leaves alone.
         variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     return variables
-
-
-def threads(ranks: int) -> int:
-    """OpenMP threads of a rank, at least 1.
-
-    A one-process launch gets half of the cores, since two of them may run side by side.
-    """
-    cores = len(os.sched_getaffinity(0))
-    return max(1, cores // max(2, ranks))
 
 
 def launch(context: Context, specs: Iterable[RunSpec]) -> tuple[Trial, ...]:

@@ -23,6 +23,8 @@ class Seat(Record):
     core: str
     """Logical core of the device, or the CPUs that it might use."""
     peak_memory_bytes: int
+    step_seconds: float
+    """Median of its steps after the first."""
 
 
 class Layout(Record):

@@ -16,12 +16,13 @@ from pydantic import TypeAdapter, ValidationError
 from trn_validate.config import Plan
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
 from trn_validate.launch_neuron import EFA, equipped
-from trn_validate.launching import log_path, threads, torchrun
+from trn_validate.launching import log_path
 from trn_validate.paths import make_folder, write_atomic
 from trn_validate.records import Mark, ProbeClosing, ProbeHeader, ProbeLine, rank_file
 from trn_validate.remains import SECONDARY, read_failures
 from trn_validate.spec import Collective, CollectivesSpec
 from trn_validate.stage import Context, Unmeasured
+from trn_validate.torchrun import threads, torchrun
 from trn_validate.verdict import Capability, Problem
 
 MODULE = "trn_validate.workload.collectives"

@@ -37,6 +37,9 @@ class Rank:
     header: Header
     taken: int
     """Steps that it recorded."""
+    peak_memory_bytes: int = 0
+    step_seconds: float = 0.0
+    """Median of its steps after the first, which compiles."""
     states: tuple[State, ...] = ()
     saved: tuple[Saved, ...] = ()
     communication: Communication | None = None
@@ -70,6 +73,8 @@ class RankRecord:
         rank = Rank(
             header=header,
             taken=len(steps),
+            peak_memory_bytes=max((step.peak_memory_bytes for step in steps), default=0),
+            step_seconds=_median([step.seconds.get("total", 0.0) for step in steps[1:]]),
             states=_of(State, lines),
             saved=_of(Saved, lines),
             communication=next(iter(_of(Communication, lines)), None),
@@ -112,6 +117,13 @@ def read_each(folder: Path, world_size: int) -> Iterator[tuple[int, RankRecord]]
             what = f"the header is that of rank {record.rank.header.rank}"
             raise EvidenceError(what, where=str(path))
         yield rank, record
+
+
+def _median(values: list[float]) -> float:
+    # Without the module statistics, which takes longer to import than status has.
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return (ordered[middle] + ordered[~middle]) / 2 if ordered else 0.0
 
 
 def _of(kind: type[_Kind], lines: Sequence[Record]) -> tuple[_Kind, ...]:

@@ -20,7 +20,7 @@ from trn_validate.gate import (
     require_open,
     stage_status,
 )
-from trn_validate.launchers import launcher_of
+from trn_validate.launchers import launcher_of, node_names
 from trn_validate.processes import end_strays, find_strays
 from trn_validate.progress import Progress
 from trn_validate.review.documents import write_documents
@@ -64,6 +64,8 @@ def run_plan(
     store = Store(reports or REPORTS)
     run = _continue_or_start(store, chosen, environment, stages[0], selection, progress)
     with run.lock():
+        # What stands for a node in a verdict is told here alone.
+        run.redactor([name] for name in node_names(plan))
         _tidy(store, run, progress)
         executor = Executor(
             plan=plan, run=run, launcher=launcher, choice=chosen.choice, say=progress.say

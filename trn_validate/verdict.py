@@ -24,6 +24,7 @@ from trn_validate.parts import (
     Host,
     Layout,
     Problem,
+    Seat,
     Sha256,
     Thing,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "Layout",
     "Outcome",
     "Problem",
+    "Seat",
     "Sha256",
     "Thing",
     "Verdict",

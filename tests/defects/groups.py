@@ -23,9 +23,10 @@ from trn_validate.classify import classify
 from trn_validate.errors import MeasurementError
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
 from trn_validate.launch_local import LocalLauncher
-from trn_validate.launching import DUMP, torchrun
+from trn_validate.launching import DUMP
 from trn_validate.spec import RunSpec
 from trn_validate.supervisor import Facts
+from trn_validate.torchrun import torchrun
 
 _WALL = 3600.0
 _SILENCE = 90.0
