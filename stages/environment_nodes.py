@@ -15,6 +15,7 @@ from trn_validate.launch import LaunchRequest, LaunchResult
 from trn_validate.launch_neuron import EFA
 from trn_validate.launchers import node_names
 from trn_validate.launching import log_path
+from trn_validate.node import POSITION
 from trn_validate.node_checks import (
     fact_checks,
     fact_names,
@@ -80,7 +81,7 @@ def facts_request(plan: Plan, private: Path) -> LaunchRequest:
     """One process on each node that leaves its facts and looks for the others'."""
     folder = private / FACTS
     module = "trn_validate.node_facts"
-    argv = (sys.executable, "-m", module, str(folder / "records"), str(plan.nodes))
+    argv = (sys.executable, "-m", module, str(folder / "records"), str(plan.nodes), POSITION)
     return _request(plan, FACTS, argv, folder, {})
 
 

@@ -142,7 +142,8 @@ class Step:
             self.srun.kill()
             self.srun.wait()
         for name in self.missing():
-            self.swept.append(_sweep(name, self.launch_id))
+            launch_id = _launch_id(self.launch_id, self.nodes.index(name))
+            self.swept.append(_sweep(name, launch_id))
 
     def shares(self) -> tuple[Share, ...]:
         """Shares of the nodes that left facts, in the order of the nodes."""
@@ -164,7 +165,8 @@ class Step:
         log = self.request.folder / SRUN_LOG
         words = [w for w in last_words(tail(log)) if _NO_BINDING not in w]
         named = [line for line in words if missing[0] in line] or words
-        said = f": {named[-1]}" if named else ""
+        # The first says why; srun's own account of what came of it follows.
+        said = f": {named[0]}" if named else ""
         return LaunchResult(
             name=self.request.name,
             argv=self.request.argv,
@@ -218,6 +220,11 @@ def _folder(request: LaunchRequest, position: int) -> Path:
     return node.share_folder(request.folder, position, request.nodes)
 
 
+def _launch_id(launch_id: str, position: int) -> str:
+    """A node's own, since Slurm may have several nodes on one machine, and each ends its own."""
+    return f"{launch_id}-{position}"
+
+
 def _order(request: LaunchRequest, launch_id: str, position: int, port: int | None) -> Order:
     words = {node.POSITION: str(position), node.IS_HOST: str(int(position == 0))}
     stacks = _folder(request, position) / "stacks"
@@ -225,7 +232,7 @@ def _order(request: LaunchRequest, launch_id: str, position: int, port: int | No
     for word, value in words.items():
         argv = [one.replace(word, value) for one in argv]
     return Order(
-        launch=launch_id,
+        launch=_launch_id(launch_id, position),
         argv=argv,
         env={"PYTHONUNBUFFERED": "1", STACKS: str(stacks), **request.env},
         records=str(request.records) if request.records else None,

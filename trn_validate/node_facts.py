@@ -1,7 +1,8 @@
-"""What one node shows of itself: ``python -m trn_validate.node_facts FOLDER NODES``.
+"""What one node shows of itself: ``python -m trn_validate.node_facts FOLDER NODES POSITION``.
 
 Started once on each node, it leaves its facts in FOLDER and then waits until it sees those of the
-others, which proves that all of them see the same folder. It imports no package that computes.
+others, which proves that all of them see the same folder. Its files carry its position and not its
+name, since they are published. It imports no package that computes.
 """
 
 from __future__ import annotations
@@ -122,17 +123,17 @@ def differing(nodes: Mapping[str, NodeFacts], subject: str) -> dict[str, tuple[s
     return found
 
 
-def main(folder: Path, nodes: int) -> None:
+def main(folder: Path, nodes: int, position: str) -> None:
     """Leave this node's facts, and then whose facts it saw."""
     folder.mkdir(parents=True, exist_ok=True)
     own = facts_now(folder)
-    write_atomic(folder / f"facts-{own.node}.json", own.model_dump_json(indent=2).encode())
+    write_atomic(folder / f"facts-{position}.json", own.model_dump_json(indent=2).encode())
     until = time.monotonic() + SECONDS
     while len(read_facts(folder)) < nodes and time.monotonic() < until:
         time.sleep(_POLL)
     seen = Seen(node=own.node, nodes=tuple(read_facts(folder)))
-    write_atomic(folder / f"seen-{own.node}.json", seen.model_dump_json(indent=2).encode())
+    write_atomic(folder / f"seen-{position}.json", seen.model_dump_json(indent=2).encode())
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -18,6 +18,7 @@ import pytest
 from scripts.slurm_cluster import NODES
 from tests.slurm.conftest import CHECKOUT, CONFIG, Desk, ranks_on, until
 from trn_validate.check import Check
+from trn_validate.processes import process
 from trn_validate.store import Store
 from trn_validate.verdict import Outcome, Verdict
 
@@ -154,8 +155,10 @@ def slowed(node: str) -> Iterator[None]:
     over = threading.Event()
 
     def pause() -> None:
+        pids: list[int] = []
         while not over.is_set():
-            pids = ranks_on(node)
+            # Looking takes longer than a pause, and they would run meanwhile.
+            pids = [pid for pid in pids if process(pid)] or ranks_on(node)
             for signum, seconds in ((signal.SIGSTOP, 0.1), (signal.SIGCONT, 0.02)):
                 for pid in pids:
                     with contextlib.suppress(ProcessLookupError):
