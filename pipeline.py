@@ -129,9 +129,17 @@ def plan(
     path: ModelPath = "native",
     settings: Settings = None,
     reports: Reports = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Compute whether rungs that cross hold on 2 to 64 nodes."),
+    ] = False,
     json_: AsJson = False,
 ) -> int:
     """Say what would run and why, with the exact commands; no device is touched."""
+    if check:
+        from trn_validate.scaling import show_check
+
+        return show_check(config, path, settings or [], as_json=json_)
     from stages import stages_of
     from trn_validate.preview import show_plan
 

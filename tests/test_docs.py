@@ -46,8 +46,9 @@ FOREIGN_OPTIONS = {
     neuron_coverage.REHEARSAL,
     *("--check", "--ignore-missing"),
     *("--bundle", "--key", "--certificate-identity", "--certificate-oidc-issuer"),
+    *("--exclusive", "--partition", "--nodes"),
 }
-"""Of pip, make coverage, sha256sum and cosign."""
+"""Of pip, make coverage, sha256sum, cosign and Slurm."""
 
 FENCE = re.compile(r"^( *)```[a-z]*\n(.*?)^\1```$", re.M | re.S)
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)

@@ -30,6 +30,7 @@ COMMANDS += [
     "compare",
     "index",
     "rehearse",
+    "test-slurm",
 ]
 
 # Stands for the Python of an environment: notes what it is asked, installs nothing.
@@ -122,6 +123,8 @@ def test_help_is_the_default_and_lists_every_command() -> None:
         "ARGS",
         "PYTHON",
         "TORCH_INDEX",
+        "LAUNCHER",
+        "NODES",
     ):
         assert f"{variable}=" in shown
 

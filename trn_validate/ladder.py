@@ -151,11 +151,12 @@ def check_ladders(plan: Plan) -> None:
                     todo="Names are unique in a plan, since they name the stages.",
                 )
             names[rung.name] = ladder.name
-            for problem in _problems(plan, rung, shape):
+            for problem in problems(plan, rung, shape):
                 raise ConfigError(f"rung {rung.name}: {problem}", where=where)
 
 
-def _problems(plan: Plan, rung: ResolvedRung, shape: Shape) -> Iterator[str]:
+def problems(plan: Plan, rung: ResolvedRung, shape: Shape) -> Iterator[str]:
+    """Why a rung of a model of that shape cannot hold, each with its numbers."""
     yield from _capacity_problems(plan, rung)
     yield from spread_problems(rung.degrees, rung.crosses, rung.nodes_in(plan))
     yield from _shape_problems(rung, shape)
