@@ -131,7 +131,7 @@ def plan(
     reports: Reports = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Compute whether rungs that cross hold on 2 to 64 nodes."),
+        typer.Option("--check", help="Compute whether rungs hold on 2 to 64 nodes."),
     ] = False,
     json_: AsJson = False,
 ) -> int:

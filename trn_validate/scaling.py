@@ -105,9 +105,7 @@ def ask(
     try:
         found: list[dict[str, Any]] = json.loads(answers.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise MeasurementError(
-            f"torchtitan gave no answer: {result.what}\n{result.excerpt}"
-        ) from None
+        raise MeasurementError(f"torchtitan gave no answer: {result.what}") from None
     return found
 
 
@@ -123,10 +121,9 @@ def judge(case: Case, answer: Mapping[str, Any]) -> Row:
         wrong += _apart(answer["neighbours"], share)
         shards = degrees.dp_shard * degrees.cp * degrees.tp * degrees.pp
         gib = answer["parameters"] * STATE_BYTES / shards / 2**30
-        if not gib <= plan.profile.memory_gib_per_core:
-            wrong.append(
-                f"{gib:.1f} GiB of state, but a core has {plan.profile.memory_gib_per_core}"
-            )
+        has = plan.profile.memory_gib_per_core
+        if not gib <= has:
+            wrong.append(f"{gib:.1f} GiB of state, but a core has {has}")
     return Row(
         rung=rung.name,
         nodes=plan.nodes,
