@@ -1,9 +1,9 @@
 """Would torchtitan build these layouts? All of them in one process, with nothing behind them.
 
 ``python -m trn_validate.workload.scale --cases FILE --answers FILE``: the first holds a run spec
-for each case; the second gets what torchtitan made of it for its first and its last rank. The process
-group is torch's fake one, by torchtitan's own dry-run seam, and the model is on the meta device, so
-that neither ranks nor memory are needed.
+for each case; the second gets what torchtitan made of it for its first and its last rank. The
+process group is torch's fake one, by torchtitan's dry-run seam, and the model is on the meta
+device, so that neither ranks nor memory are needed.
 """
 
 from __future__ import annotations
