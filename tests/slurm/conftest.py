@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from scripts.slurm_cluster import NODES, Cluster, why_not
-from trn_validate.processes import everyone, find_strays, variables
+from trn_validate.processes import LAUNCH, everyone, variables
 from trn_validate.store import Store
 from trn_validate.verdict import Verdict
 
@@ -65,14 +65,15 @@ class Desk:
         return run.redactor().text(node)
 
 
+def launched_on(node: str, holding: str = LAUNCH) -> list[int]:
+    """Processes of any launch on a node, all of them on this machine."""
+    told = {one.pid: variables(one.pid) for one in everyone()}
+    return [pid for pid, env in told.items() if env.get(NODE) == node and holding in env]
+
+
 def ranks_on(node: str) -> list[int]:
-    """Processes of ranks on a node, all of them on this machine."""
-    found = []
-    for one in everyone():
-        told = variables(one.pid)
-        if told.get(NODE) == node and "LOCAL_RANK" in told:
-            found.append(one.pid)
-    return found
+    """Processes of ranks on a node."""
+    return launched_on(node, "LOCAL_RANK")
 
 
 def until(holds: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
@@ -120,8 +121,7 @@ def desk(cluster: Cluster, reports: Path) -> Iterator[Desk]:
     for name in NODES:
         (cluster.env / name).unlink(missing_ok=True)
     cluster.wait_idle()
-    assert find_strays() == []
-    assert [pid for name in NODES for pid in ranks_on(name)] == []
+    assert [pid for name in NODES for pid in launched_on(name)] == []
 
 
 @pytest.fixture(scope="session")
