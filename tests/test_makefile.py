@@ -277,17 +277,13 @@ def test_what_ci_runs_is_a_script_that_names_no_place_of_one_machine() -> None:
     assert not re.search(r"https?://|/home/|/work/|/root/", text)
 
 
-def test_a_launcher_and_nodes_are_settings_and_get_an_allocation(
-    host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    last = planned("validate", "LAUNCHER=slurm", "NODES=2", "SALLOC=--exclusive", host)[-1]
+def test_a_launcher_and_nodes_are_settings_and_get_an_allocation(host: str) -> None:
+    asked = ("LAUNCHER=slurm", "NODES=2", "SALLOC=--exclusive", "SLURM_JOB_ID=")
     words = ["--set", "launcher=slurm", "--set", "nodes=2"]
-    assert last == ["salloc", "--nodes", "2", "--exclusive", *PIPELINE, "run", *words]
+    allocation = ["salloc", "--nodes", "2", "--exclusive"]
+    assert planned("validate", *asked, host)[-1] == [*allocation, *PIPELINE, "run", *words]
 
 
-def test_inside_an_allocation_no_other_is_asked_for(
-    host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert planned("validate", "LAUNCHER=slurm", host)[-1][: len(PIPELINE)] == PIPELINE
+def test_inside_an_allocation_no_other_is_asked_for(host: str) -> None:
+    last = planned("validate", "LAUNCHER=slurm", "SLURM_JOB_ID=7", host)[-1]
+    assert last == [*PIPELINE, "run", "--set", "launcher=slurm"]
