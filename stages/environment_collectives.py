@@ -88,7 +88,9 @@ def _vendor_requests(plan: Plan, private: Path, root: Path) -> tuple[LaunchReque
         return ()
     from trn_validate.neuron.nccom import requests
 
-    return requests(root, private, sizes(plan), plan.timeouts.wall, plan.timeouts.grace)
+    # It is started without torchrun, so it knows the cores of one node alone.
+    near = tuple(world for world in sizes(plan) if nodes_of(plan, world) == 1)
+    return requests(root, private, near, plan.timeouts.wall, plan.timeouts.grace)
 
 
 def _ask_vendor(context: Context, findings: Findings) -> None:

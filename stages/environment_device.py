@@ -85,9 +85,9 @@ class _DeviceStage:
 
 
 def world_sizes(plan: Plan) -> tuple[int, ...]:
-    """Processes of the plan's rungs, each number once, in ascending order."""
+    """Processes of the plan's rungs on one node, each number once, in ascending order."""
     rungs = (rung for ladder in plan.ladders for rung in resolve(ladder))
-    return tuple(sorted({rung.degrees.world_size for rung in rungs}))
+    return tuple(sorted({rung.degrees.world_size // rung.nodes_in(plan) for rung in rungs}))
 
 
 def see_host(folder: Path) -> HostSeen:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trn_validate import launch_slurm
+from trn_validate import slurm_step
 from trn_validate.allocation import Allocation
 from trn_validate.errors import FolderError, Interrupted
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
@@ -52,8 +52,8 @@ def _srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "srun").write_text(SRUN)
     (folder / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(launch_slurm, "FOLLOW_SECONDS", 1.0)
-    monkeypatch.setattr(launch_slurm, "LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(slurm_step, "FOLLOW_SECONDS", 1.0)
+    monkeypatch.setattr(slurm_step, "LINGER_SECONDS", 0.2)
 
 
 def asked(folder: Path, code: str, *words: str, nodes: int = 2, **changes: object) -> LaunchRequest:
