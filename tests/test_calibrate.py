@@ -66,7 +66,7 @@ def test_a_control_above_the_limit_of_a_gradient_is_not_quiet(rig: Rig) -> None:
 
 def shown(rig: Rig, monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False) -> int:
     """What the command does in the run of ``rig``, its launches imagined."""
-    monkeypatch.setattr(module, "LocalLauncher", lambda: FakeLauncher(rig.training))
+    monkeypatch.setattr(module, "launcher_of", lambda plan: FakeLauncher(rig.training))
     monkeypatch.setattr(module, "fingerprint_now", lambda: rig.environment)
     monkeypatch.setattr(
         module,

@@ -123,7 +123,7 @@ def desk(
     made = Desk(tmp_path, capsys)
     (tmp_path / "host").mkdir()
     monkeypatch.setenv(HOST_ROOT, str(tmp_path / "host"))
-    monkeypatch.setattr(runner, "LocalLauncher", lambda: made.launcher)
+    monkeypatch.setattr(runner, "launcher_of", lambda plan: made.launcher)
     monkeypatch.setattr(commands, "code_version", lambda checkout: made.code)
     for module in (runner, preview, commands):
         monkeypatch.setattr(module, "fingerprint_now", lambda: dict(made.environment))

@@ -122,6 +122,7 @@ def test_the_stages_are_listed_with_what_each_asks(cli: Cli) -> None:
     assert names == [
         "environment.device",
         "environment.imports",
+        "environment.nodes",
         "environment.collectives",
         "environment.ops",
         "baseline.eager",
