@@ -55,7 +55,8 @@ class _NodesStage:
 
     def run(self, context: Context) -> Findings:
         """Hold the nodes against each other; only those that share a folder can be measured."""
-        plan, nodes = context.plan, node_names(context.plan)
+        plan = context.plan
+        nodes = context.observer.see("nodes", tuple[str, ...], lambda: node_names(plan))
         findings = Findings(expects=(*fact_names(plan), *probe_names()))
         request = facts_request(plan, context.attempt.private)
         result = _launch(context, request)

@@ -13,6 +13,11 @@ def revive(value: object) -> object:
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
+def absent(value: object) -> bool:
+    """Whether a field says nothing, so that it is left out of what is written (``exclude_if``)."""
+    return value in (None, ())
+
+
 def larger(one: float, other: float) -> float:
     """The larger of the two; NaN, which compares with nothing, counts as larger."""
     return other if math.isnan(other) or other > one else one

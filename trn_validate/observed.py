@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from trn_validate.base import Record
+from trn_validate.base import Record, absent
 from trn_validate.errors import EvidenceError
 from trn_validate.launch import Cause, LaunchResult
 
@@ -39,6 +39,7 @@ class Ended(Record):
     seconds: float
     what: str
     rank: int | None
+    node: Annotated[str | None, Field(exclude_if=absent)] = None
     log: str
     """Relative to the attempt's folder; empty where there is none."""
     excerpt: str
@@ -56,6 +57,7 @@ class Ended(Record):
             seconds=result.seconds,
             what=result.what,
             rank=result.rank,
+            node=result.node,
             log=str(log.relative_to(private)) if log is not None and inside else "",
             excerpt=result.excerpt,
         )
@@ -77,6 +79,7 @@ class Ended(Record):
             seconds=self.seconds,
             what=self.what,
             rank=self.rank,
+            node=self.node,
             log=private / self.log if self.log else None,
             excerpt=self.excerpt,
         )

@@ -4,15 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trn_validate.base import Record
+from trn_validate.base import Record, absent
 from trn_validate.spec import Degrees
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-def _absent(value: object) -> bool:
-    """Whether a field says nothing, and is left out: a run on one machine has no use for it."""
-    return value in (None, ())
 
 
 class Seat(Record):
@@ -42,8 +37,13 @@ class Layout(Record):
     attention: str
     spmd_backend: str
     sequence_parallel: bool
-    seats: Annotated[tuple[Seat, ...], Field(exclude_if=_absent)] = ()
+    seats: Annotated[tuple[Seat, ...], Field(exclude_if=absent)] = ()
     """Node and core of each rank, where the plan has several nodes."""
+
+    @property
+    def nodes(self) -> int:
+        """Machines that it ran on."""
+        return len({seat.node for seat in self.seats}) or 1
 
 
 class Command(Record):
@@ -120,7 +120,7 @@ class Host(Record):
     reason: str
     trn2_functions: int
     """PCI functions with Trn2's vendor and device number."""
-    job: Annotated[str | None, Field(exclude_if=_absent)] = None
+    job: Annotated[str | None, Field(exclude_if=absent)] = None
     """The engine's job in which the stage ran, and how often it was started again."""
 
 

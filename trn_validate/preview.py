@@ -14,7 +14,7 @@ from trn_validate.gate import PASSED, Standing
 from trn_validate.run import Run
 from trn_validate.session import REPORTS, choose_plan, continued, fingerprint_now
 from trn_validate.stage import Place, Stage, StagesOf
-from trn_validate.store import Store
+from trn_validate.store import Store, kind_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,8 @@ def _rows(
     standings: Sequence[Standing | None] = [None] * len(stages)
     if run is not None:
         standings = gate_of(stages_of, plan, run, environment).standings()
-    folder = run.folder if run else store.root / f"{plan.target}.{plan.path}.<start>"
+    kind = kind_of(plan.target, plan.path, plan.nodes)
+    folder = run.folder if run else store.root / f"{kind}.<start>"
     rows = []
     closed = ""
     for stage, standing in zip(stages, standings, strict=True):

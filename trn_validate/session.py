@@ -15,7 +15,7 @@ from trn_validate.errors import ConfigError, DeviceAbsent, UsageError
 from trn_validate.fingerprint import differences, fingerprint
 from trn_validate.paths import write_atomic
 from trn_validate.run import Run
-from trn_validate.store import Store
+from trn_validate.store import Store, kind_of
 from trn_validate.target import Choice, choose, host_root, read_signs
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -143,8 +143,7 @@ def newest(store: Store, plan: Plan | None) -> Run:
     """
     if plan is not None:
         run = store.newest(plan.target, plan.path, plan.nodes)
-        over = f" over {plan.nodes} nodes" if plan.nodes > 1 else ""
-        what = f"of {plan.target}.{plan.path}{over}"
+        what = f"of {kind_of(plan.target, plan.path, plan.nodes)}"
     else:
         run, what = next(iter(store.runs()), None), "at all"
     if run is None:

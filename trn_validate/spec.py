@@ -120,6 +120,11 @@ class KernelUse(Record):
     """Launches of one forward and backward of one module, by the name they are counted under."""
 
 
+def _alone(nodes: int) -> bool:
+    """Whether a launch knows this machine alone, whose spec says nothing of nodes."""
+    return nodes == 1
+
+
 class RunSpec(Record):
     """All that the ranks of one launch are told."""
 
@@ -135,7 +140,7 @@ class RunSpec(Record):
     model: ModelChoice
     data: DataChoice
     degrees: Degrees
-    nodes: Annotated[int, Field(ge=1)] = 1
+    nodes: Annotated[int, Field(ge=1, exclude_if=_alone)] = 1
     """Nodes over which the ranks are spread evenly."""
     seq_len: int
     global_batch_size: int

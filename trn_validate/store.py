@@ -24,6 +24,11 @@ _CHECKOUT = Path(__file__).resolve().parent.parent
 _PROBE = ".writable"
 
 
+def kind_of(target: str, path: str, nodes: int) -> str:
+    """How the names of runs begin that are of one target, model path and number of nodes."""
+    return f"{target}.{path}" + (f".{nodes}nodes" if nodes > 1 else "")
+
+
 class Store:
     """The run folders under ``root``, usually ``reports``."""
 
@@ -77,8 +82,7 @@ class Store:
         Raises:
             FolderError: it could not be made.
         """
-        over = f".{nodes}nodes" if nodes > 1 else ""
-        run = self._reserve(f"{target}.{path}{over}", now or datetime.now(UTC))
+        run = self._reserve(kind_of(target, path, nodes), now or datetime.now(UTC))
         write_atomic(run.private / PLAN, plan_text.encode("utf-8"))
         ready = run.private / "ready"
         make_folder(ready)

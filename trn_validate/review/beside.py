@@ -70,6 +70,7 @@ class Beside:
             ("decision", [decision(m.standings) for m in self.materials]),
             ("target", [m.plan.target for m in self.materials]),
             ("path", [m.plan.path for m in self.materials]),
+            ("nodes", [str(m.plan.nodes) for m in self.materials]),
             (
                 "begun",
                 [min((v.started_at for v in m.verdicts), default="-") for m in self.materials],
@@ -149,7 +150,8 @@ def _layout(verdict: Verdict | None) -> str:
     layout = verdict.layout if verdict else None
     if layout is None:
         return _ABSENT
-    return f"{layout.degrees}, batch {layout.local_batch_size} x {layout.accumulation}"
+    over = f" over {layout.nodes} nodes" if layout.nodes > 1 else ""
+    return f"{layout.degrees}{over}, batch {layout.local_batch_size} x {layout.accumulation}"
 
 
 def _of_kind(kind: str) -> Callable[[Verdict], str]:

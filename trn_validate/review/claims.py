@@ -18,8 +18,8 @@ _BOUNDS = (
     "Gradients are compared at step 1 alone; later steps by loss, gradient norm and the "
     "parameters after the last one.",
     "Speed and memory are recorded and judged by nothing.",
-    "One node. Nothing was asked between machines.",
 )
+_ALONE = "One node. Nothing was asked between machines."
 _AUTHORSHIP = (
     "Who made this: hashes show that the files fit each other, not whose they are. That needs a "
     "signature."
@@ -41,6 +41,9 @@ def _proven(material: Material) -> Iterator[str]:
         neuron = material.plan.profile.device == "neuron"
         how = "with its accelerator" if neuron else "which is no accelerator"
         yield f"The machine has what the plan {material.plan.target} asks for, {how}."
+    if "environment.nodes" in passed:
+        nodes = material.plan.nodes
+        yield f"{nodes} nodes are alike, see one folder, and reach each other."
     if (collectives := passed.get("environment.collectives")) is not None:
         worlds = sorted({str(c.processes) for c in collectives.capabilities}, key=int)
         yield f"The collectives that the layouts need were exact on {_joined(worlds)} ranks."
@@ -140,6 +143,8 @@ def _unproven(material: Material) -> Iterator[str]:
     if kernels is not None and (others := set(_providers(kernels)) - {"the device"}):
         yield f"How a kernel does on a device: {_joined(sorted(others))} executed them."
     yield from _BOUNDS
+    nodes = material.plan.nodes
+    yield _ALONE if nodes == 1 else f"More than {nodes} nodes, or others: these alone were asked."
     yield _AUTHORSHIP
     yield _PRESENT
 

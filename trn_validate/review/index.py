@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one target and path, the newest first."""
+    """Runs of one target, path and number of nodes, the newest first."""
 
     title: str
     entries: tuple[Entry, ...]
@@ -77,14 +77,18 @@ def _read(root: Path, stages_of: StagesOf) -> tuple[list[Material], list[str]]:
 
 
 def _groups(root: Path, found: Sequence[Material]) -> Iterator[Group]:
-    keys = dict.fromkeys((m.plan.target, m.plan.path) for m in found)
-    for target, path in keys:
-        runs = [m for m in found if (m.plan.target, m.plan.path) == (target, path)]
+    for title in dict.fromkeys(map(_title, found)):
+        runs = [m for m in found if _title(m) == title]
         before: list[Material | None] = [None, *runs[:-1]]
         entries = [_entry(root, m, b) for m, b in zip(runs, before, strict=True)]
-        title = f"{target}, {path}"
         header = ("run", "decision", "stack", *_NUMBERS, "most of a gradient limit used", "seconds")
         yield Group(title, tuple(reversed(entries)), header, _plot(title, runs))
+
+
+def _title(material: Material) -> str:
+    plan = material.plan
+    over = f", {plan.nodes} nodes" if plan.nodes > 1 else ""
+    return f"{plan.target}, {plan.path}{over}"
 
 
 def _entry(root: Path, material: Material, before: Material | None) -> Entry:
