@@ -33,7 +33,7 @@ from trn_validate.node_facts import (
 from trn_validate.node_records import Link, NodeProbe, node_file
 
 LARGE = ROOT / "configs" / "trn2.48xlarge.yaml"
-NAMES = ("na", "nb", "nc")
+NAMES = ("trna", "trnb", "trnc")
 FINGERPRINT = {
     "os": "ubuntu 24.04",
     "kernel": "Linux 6.8",
@@ -91,7 +91,7 @@ def judged(
         every[changed.node] = changed
     every.pop(without, None)
     saw = {name: Seen(node=name, nodes=NAMES) for name in NAMES}
-    saw["nb"] = Seen(node="nb", nodes=seen)
+    saw["trnb"] = Seen(node="trnb", nodes=seen)
     return {check.name: check for check in fact_checks(loaded(), NAMES, every, saw)}
 
 
@@ -124,43 +124,43 @@ def test_nodes_in_order_pass_every_check_that_is_owed() -> None:
     ],
 )
 def test_a_node_that_differs_is_named_with_both_values(key: str, value: str, name: str) -> None:
-    checks = judged(facts("nb", fingerprint=FINGERPRINT | {key: value}))
+    checks = judged(facts("trnb", fingerprint=FINGERPRINT | {key: value}))
     assert refused(checks) == [f"nodes that differ in {name}"]
     check = checks[f"nodes that differ in {name}"]
-    assert check.detail == f"{key} {value} on nb, {FINGERPRINT[key]} on na"
+    assert check.detail == f"{key} {value} on trnb, {FINGERPRINT[key]} on trna"
 
 
 @pytest.mark.parametrize(
     ("defect", "names", "detail"),
     [
-        (lambda: judged(without="nc"), ["nodes that answered"], "not nc"),
-        (lambda: judged(seen=("nb",)), ["nodes that see the run folder"], "not nb"),
+        (lambda: judged(without="trnc"), ["nodes that answered"], "not trnc"),
+        (lambda: judged(seen=("trnb",)), ["nodes that see the run folder"], "not trnb"),
         (
-            lambda: judged(facts("nb", efa=1)),
+            lambda: judged(facts("trnb", efa=1)),
             ["nodes that differ in EFA interfaces"],
-            "nb has 1, not 16",
+            "trnb has 1, not 16",
         ),
         (
-            lambda: judged(facts("nb", efa=0)),
+            lambda: judged(facts("trnb", efa=0)),
             ["nodes that differ in EFA interfaces", "nodes without EFA"],
-            "nb has 0, not 16",
+            "trnb has 0, not 16",
         ),
-        (lambda: judged(facts("nb", free_disk_bytes=2**30)), ["free disk"], "on nb"),
+        (lambda: judged(facts("trnb", free_disk_bytes=2**30)), ["free disk"], "on trnb"),
         (
             lambda: measured(probe(1, device="cpu")),
             ["device"],
-            "on nb",
+            "on trnb",
         ),
-        (lambda: measured(probe(1, backend="gloo")), ["communication backend"], "on nb"),
+        (lambda: measured(probe(1, backend="gloo")), ["communication backend"], "on trnb"),
         (
             lambda: measured(probe(2, clock_seconds=-3.0)),
             ["clock of any node"],
-            "nc is -3.000 s off rank 0's",
+            "trnc is -3.000 s off rank 0's",
         ),
         (
             lambda: measured(probe(1, work_seconds=0.2)),
             ["slowest node"],
-            "nb: 0.200 s, median 0.100 s",
+            "trnb: 0.200 s, median 0.100 s",
         ),
         (lambda: measured(probe(1, links=())), ["pairs of nodes measured"], ""),
         (
@@ -168,19 +168,19 @@ def test_a_node_that_differs_is_named_with_both_values(key: str, value: str, nam
                 probe(1, links=(Link(ranks=(1, 2), latency_seconds=1e-3, bytes_per_second=1e10),))
             ),
             ["latency of the slowest link"],
-            "between nb and nc, 3 pairs",
+            "between trnb and trnc, 3 pairs",
         ),
         (
             lambda: measured(
                 probe(1, links=(Link(ranks=(1, 2), latency_seconds=2e-5, bytes_per_second=1e9),))
             ),
             ["time of a large message on the slowest link"],
-            "between nb and nc, 3 pairs",
+            "between trnb and trnc, 3 pairs",
         ),
         (
             lambda: measured(left=2),
             ["nodes at the rendezvous"],
-            "not nc",
+            "not trnc",
         ),
     ],
 )
@@ -210,8 +210,8 @@ def test_a_time_that_is_no_number_fails() -> None:
 
 def test_what_the_nodes_measured_is_told_in_words() -> None:
     told = probe_facts([probe(0), probe(1)])
-    assert set(told) == {"speed of na", "speed of nb"}
-    assert "to rank 1 20 us, 10000 MB/s" in told["speed of na"]
+    assert set(told) == {"speed of trna", "speed of trnb"}
+    assert "to rank 1 20 us, 10000 MB/s" in told["speed of trna"]
 
 
 def test_a_record_that_was_cut_off_is_no_record(tmp_path: Path) -> None:

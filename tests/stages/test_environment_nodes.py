@@ -40,7 +40,7 @@ def test_its_inputs_are_the_number_of_nodes_and_how_far_they_may_differ() -> Non
     assert stage.reads(loaded()) != stage.reads(loaded().model_copy(update={"nodes": 4}))
 
 
-NAMES = ("na", "nb")
+NAMES = ("trna", "trnb")
 
 
 def answering(request: LaunchRequest, nodes: tuple[str, ...]) -> LaunchResult:
@@ -101,18 +101,21 @@ def test_nodes_in_order_leave_every_check_that_is_owed(
 def test_a_node_that_is_lost_is_named_and_nothing_more_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    findings, launcher = run_with(tmp_path, monkeypatch, facts=("na",))
+    findings, launcher = run_with(tmp_path, monkeypatch, facts=("trna",))
     assert [request.name for request in launcher.requests] == ["facts"]
     assert findings.problem is not None
-    assert (findings.problem.cause, findings.problem.what) == ("node", "facts: no answer from nb")
-    assert [check.detail for check in findings.checks if not check.passed] == ["not nb", "not nb"]
+    assert (findings.problem.cause, findings.problem.what) == ("node", "facts: no answer from trnb")
+    assert [check.detail for check in findings.checks if not check.passed] == [
+        "not trnb",
+        "not trnb",
+    ]
 
 
 def test_a_node_that_does_not_come_to_the_rendezvous_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    findings, _ = run_with(tmp_path, monkeypatch, links=("na",))
+    findings, _ = run_with(tmp_path, monkeypatch, links=("trna",))
     failed = {check.name: check.detail for check in findings.checks if not check.passed}
-    assert failed["nodes at the rendezvous"] == "not nb"
+    assert failed["nodes at the rendezvous"] == "not trnb"
     assert findings.problem is not None
-    assert findings.problem.what == "links: no answer from nb"
+    assert findings.problem.what == "links: no answer from trnb"

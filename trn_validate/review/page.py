@@ -13,6 +13,7 @@ from trn_validate.gate import Standing, first_closed
 from trn_validate.review import claims, kernel_tables, margins, plots, rank_plots, sections
 from trn_validate.review.cells import Table
 from trn_validate.review.material import Material
+from trn_validate.review.node_table import node_table
 from trn_validate.review.summary import decision, failure_lines
 from trn_validate.review.templates import render
 from trn_validate.review.vendor import OUTSIDE, vendor_rows
@@ -44,6 +45,7 @@ def page(material: Material) -> str:
         release=tuple(sections.release_lines(material)),
         boxes=sections.boxes(material),
         ladder=sections.ladder_table(material),
+        nodes=node_table(material.verdicts),
         groups=_groups(material),
         matrix=kernel_tables.matrix(material),
         in_training=kernel_tables.in_training(material),

@@ -20,6 +20,7 @@ from trn_validate.review.cells import (
     deviation,
     number,
 )
+from trn_validate.review.node_table import node_table
 from trn_validate.review.summary import decision, failure_lines
 from trn_validate.review.vendor import vendor_lines
 from trn_validate.spec import AXES
@@ -44,17 +45,23 @@ def render(
     verdicts = [s.verdict for s in standings if s.verdict is not None]
     trained = [(v, v.layout) for v in verdicts if v.layout is not None]
     sections = [
-        [f"**{decision(standings)}**", "", f"Run `{run}`, target {plan.target}, path {plan.path}."],
+        [f"**{decision(standings)}**", "", _run_line(run, plan)],
         _stack(verdicts),
         _stages(standings),
         _ladder(trained),
         _cost(trained),
+        _nodes(verdicts),
         _failures(standings),
         vendor_lines(plan, vendor),
         _checks(verdicts),
         _not_validated(),
     ]
     return "\n".join("\n".join(section) + "\n" for section in sections if section)
+
+
+def _run_line(run: str, plan: Plan) -> str:
+    over = f", over {plan.nodes} nodes" if plan.nodes > 1 else ""
+    return f"Run `{run}`, target {plan.target}, path {plan.path}{over}."
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -149,6 +156,15 @@ def _cost(trained: Sequence[tuple[Verdict, Layout]]) -> list[str]:
         "with most. Communication is calls and bytes of one step, of the rank that has most."
     )
     return ["## Cost", "", *_table(header, rows), "", note]
+
+
+def _nodes(verdicts: Sequence[Verdict]) -> list[str]:
+    """Nothing where all ran on one: there is nothing to tell apart."""
+    table = node_table(verdicts)
+    if table is None:
+        return []
+    note = "Of the slowest rank of a node, over the median of all ranks. Judged by nothing."
+    return ["## Nodes", "", *_table(table.header, table.rows), "", note]
 
 
 def _failures(standings: Sequence[Standing]) -> list[str]:
