@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from scripts.slurm_cluster import NODES
-from tests.slurm.conftest import CHECKOUT, CONFIG, Desk, ranks_on, until
+from tests.slurm.conftest import CHECKOUT, CONFIG, Desk, launched_on, ranks_on, until
 from trn_validate.check import Check
-from trn_validate.processes import process
+from trn_validate.processes import everyone, process, variables
 from trn_validate.store import Store
 from trn_validate.verdict import Outcome, Verdict
 
 FIRST, SECOND = NODES
-STAGE = "environment.nodes"
+STAGE, RUNG = "environment.nodes", "parallelism.fsdp"
 
 
 def failed(verdict: Verdict, name: str) -> Check:
@@ -39,13 +39,13 @@ def test_nodes_in_order_pass(desk: Desk) -> None:
 
 @pytest.mark.usefixtures("baseline")
 def test_a_killed_rank_is_named_with_its_node(desk: Desk) -> None:
-    walking = desk.begin("parallelism.fsdp")
+    walking = desk.begin(RUNG)
     until(lambda: bool(ranks_on(SECOND)), "a rank on the second node")
     time.sleep(3)
     victims = ranks_on(SECOND)
     os.kill(victims[0], signal.SIGKILL)
     walking.wait(300)
-    verdict = desk.verdict("parallelism.fsdp")
+    verdict = desk.verdict(RUNG)
     assert verdict.outcome is Outcome.ERROR
     assert verdict.problem is not None
     assert verdict.problem.cause == "killed"
@@ -53,28 +53,69 @@ def test_a_killed_rank_is_named_with_its_node(desk: Desk) -> None:
     assert f"on {desk.name_of(SECOND)}: rank {verdict.problem.rank}" in verdict.problem.what
 
 
+def stepping(desk: Desk) -> bool:
+    """Whether both ranks of the launch that runs have taken a step."""
+    (run,) = Store(desk.reports).runs()
+    newest = run.attempts(RUNG)[-1].private
+    ranks = [path.read_text() for path in newest.glob("*/records/rank-*.jsonl")]
+    return len(ranks) == 2 and all('"step":1,' in text for text in ranks)
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_rank_that_stops_is_named_with_its_node(desk: Desk) -> None:
+    # Far more steps than it comes to, so that it is stopped in the midst of them.
+    more = "paths.native.ladders.debug.workload.steps=5000"
+    walking = desk.begin(RUNG, more, "timeouts.silence=40")
+    until(lambda: stepping(desk), "a step of both ranks")
+    (victim,) = (one for one in ranks_on(SECOND) if variables(one).get("RANK") is not None)
+    rank = int(variables(victim)["RANK"])
+    os.kill(victim, signal.SIGSTOP)
+    walking.wait(300)
+    verdict = desk.verdict(RUNG)
+    assert verdict.outcome is Outcome.ERROR
+    assert verdict.problem is not None
+    assert (verdict.problem.cause, verdict.problem.rank) == ("hang", rank), verdict.problem
+    assert f"on {desk.name_of(SECOND)}: " in verdict.problem.what
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_killed_pipeline_leaves_no_process_and_loses_no_record(desk: Desk) -> None:
+    walking = desk.begin(RUNG)
+    until(lambda: bool(ranks_on(SECOND)), "a rank on the second node")
+    (pipeline,) = (one.pid for one in everyone() if one.parent == walking.pid)
+    os.kill(pipeline, signal.SIGKILL)
+    assert walking.wait(60) != 0
+    until(lambda: not any(launched_on(name) for name in NODES), "the end of every rank", 60)
+    (run,) = Store(desk.reports).runs()
+    with run.lock():
+        assert run.publish_leftovers() == (run.attempts(RUNG)[-1].relative,)
+    desk.cluster.wait_idle()
+    desk.walk(RUNG)
+    assert desk.verdict(RUNG).outcome is Outcome.PASSED
+
+
 @pytest.mark.usefixtures("baseline")
 def test_a_node_that_is_drained_in_mid_stage_finishes_the_stage(desk: Desk) -> None:
-    walking = desk.begin("parallelism.fsdp")
+    walking = desk.begin(RUNG)
     until(lambda: bool(ranks_on(SECOND)), "a rank on the second node")
     node = f"NodeName={SECOND}"
     desk.cluster.ask("scontrol", "update", node, "State=DRAIN", "Reason=test")
     try:
         assert walking.wait(300) == 0
-        assert desk.verdict("parallelism.fsdp").outcome is Outcome.PASSED
+        assert desk.verdict(RUNG).outcome is Outcome.PASSED
     finally:
         desk.cluster.ask("scontrol", "update", node, "State=RESUME")
 
 
 @pytest.mark.usefixtures("baseline")
 def test_a_killed_slurmd_fails_the_next_launch_and_names_the_node(desk: Desk) -> None:
-    walking = desk.begin("parallelism.fsdp", STAGE)
+    walking = desk.begin(RUNG, STAGE)
     until(lambda: bool(ranks_on(SECOND)), "a rank on the second node")
     desk.cluster.kill_node(SECOND)
     try:
         walking.wait(400)
         # What it had started goes on without it.
-        assert desk.verdict("parallelism.fsdp").outcome is Outcome.PASSED
+        assert desk.verdict(RUNG).outcome is Outcome.PASSED
         verdict = desk.verdict(STAGE)
         assert desk.name_of(SECOND) in failed(verdict, "nodes that answered").detail
         assert verdict.problem is not None
