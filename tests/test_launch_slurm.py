@@ -189,3 +189,43 @@ def test_answers_come_in_the_order_of_the_requests(tmp_path: Path) -> None:
         asked(tmp_path / "2", "pass", name="near", nodes=1),
     )
     assert [result.name for result in launcher.together(requests)] == ["far", "near"]
+
+
+MEET = """
+import pathlib, sys, time
+own, other = map(pathlib.Path, sys.argv[1:])
+own.touch()
+until = time.monotonic() + 20
+while not other.exists():
+    if time.monotonic() > until:
+        sys.exit("ran alone")
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_launches_away_from_here_run_side_by_side(tmp_path: Path, nodes: int) -> None:
+    launcher = SlurmLauncher(Allocation(job="1", nodes=NODES, here=None))
+    marks = [str(tmp_path / mark) for mark in ("first", "second")]
+    requests = (
+        asked(tmp_path / "1", MEET, *marks, nodes=nodes),
+        asked(tmp_path / "2", MEET, *reversed(marks), nodes=nodes),
+    )
+    assert [one.cause for one in launcher.together(requests)] == [Cause.COMPLETED] * 2
+
+
+def test_launches_that_want_one_port_wait_for_each_other(tmp_path: Path) -> None:
+    launcher = SlurmLauncher(Allocation(job="1", nodes=NODES, here=None), 2345)
+    code = """
+import pathlib, sys, time
+mark = pathlib.Path(sys.argv[1] + sys.argv[2])
+mark.touch()
+time.sleep(0.3)
+others = [one.name for one in mark.parent.glob("busy*") if one.name[:5] != mark.name[:5]]
+mark.unlink()
+sys.exit(f"beside {others}" if others else 0)
+"""
+    requests = tuple(
+        asked(tmp_path / name, code, str(tmp_path / f"busy{name}"), POSITION) for name in "12"
+    )
+    assert [one.cause for one in launcher.together(requests)] == [Cause.COMPLETED] * 2

@@ -78,11 +78,15 @@ class Step:
             return False
         return any(share.facts.ended != "exited" or share.facts.exit_status for share in done)
 
-    def end(self) -> None:
-        """Ask every supervisor to end, wait for them, and sweep the nodes that left no facts."""
+    def ask_to_end(self) -> None:
+        """Let every supervisor know that it has to end, and wait for none."""
         with contextlib.suppress(OSError):
             if self.srun.stdin is not None:
                 self.srun.stdin.close()
+
+    def end(self) -> None:
+        """Ask every supervisor to end, wait for them, and sweep the nodes that left no facts."""
+        self.ask_to_end()
         try:
             self.srun.wait(self.ending_seconds)
         except (subprocess.TimeoutExpired, KeyboardInterrupt, Interrupted):
