@@ -1,4 +1,4 @@
-"""The example manifest, held against what Kubernetes documents of these kinds.
+"""The example manifest, held against the published schema and what Kubernetes documents.
 
 Sources: kubernetes.io, concepts/workloads/controllers/job (Indexed: completions, the pod's name and
 host name, restartPolicy Never or OnFailure), concepts/services-networking/dns-pod-service (headless
@@ -77,3 +77,34 @@ def test_a_manifest_that_breaks_a_rule_is_told(
         place = place[key]
     place[path[-1]] = value
     assert rule in problems(manifests)
+
+
+SCHEMA = "1.35"
+"""Release of Kubernetes whose published schemas are taken, with no field but those they have."""
+
+
+def refusals(manifests: dict[str, Manifest]) -> list[str]:
+    """What the published schemas say against the manifests."""
+    reason = "kubernetes-validate has the schemas (make setup-dev)"
+    schemas: Any = pytest.importorskip("kubernetes_validate", reason=reason)
+    found = []
+    for manifest in manifests.values():
+        try:
+            schemas.validate(manifest, SCHEMA, strict=True)
+        except schemas.ValidationError as error:
+            found.append(str(error.message))
+    return found
+
+
+def test_the_published_schemas_take_the_manifest(manifests: dict[str, Manifest]) -> None:
+    assert refusals(manifests) == []
+
+
+def test_the_published_schemas_refuse_another_type_and_an_unknown_field(
+    manifests: dict[str, Manifest],
+) -> None:
+    manifests["Job"]["spec"]["completions"] = "two"
+    manifests["Service"]["spec"]["headless"] = True
+    told = " ".join(refusals(manifests))
+    assert "'two' is not of type 'integer'" in told
+    assert "'headless' was unexpected" in told
