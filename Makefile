@@ -38,8 +38,9 @@ PLAN = $(if $(TARGET),--config $(call quote,configs/$(TARGET).yaml)) \
   $(if $(NODES),--set $(call quote,nodes=$(NODES))) \
   $(foreach pair,$(SET),--set $(call quote,$(pair))) $(ARGS)
 
-# Outside of an allocation Slurm is asked for one, which ends with the run.
-ALLOCATE = $(if $(filter slurm,$(LAUNCHER)),$(if $(SLURM_JOB_ID),,salloc --nodes $(or $(NODES),1) $(SALLOC)))
+# Outside of an allocation Slurm is asked for one, which ends with the run. salloc gives 0 for a
+# command that was killed, so a shell between the two turns that into a status.
+ALLOCATE = $(if $(filter slurm,$(LAUNCHER)),$(if $(SLURM_JOB_ID),,salloc --nodes $(or $(NODES),1) $(SALLOC) sh -c '"$$@"; exit $$?' sh))
 
 .PHONY: help setup setup-dev named validate rerun status plan report compare index bundle verify sample answers vendor-run calibrate test test-slurm lint rehearse coverage bench defects soak clean distclean
 

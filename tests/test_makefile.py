@@ -277,10 +277,19 @@ def test_what_ci_runs_is_a_script_that_names_no_place_of_one_machine() -> None:
     assert not re.search(r"https?://|/home/|/work/|/root/", text)
 
 
+KEEPING_STATUS = ("sh", "-c", '"$@"; exit $?', "sh")
+
+
+def test_what_stands_between_salloc_and_a_run_gives_a_status_for_one_that_was_killed() -> None:
+    for script, status in (("kill -9 $$", 137), ("exit 3", 3), ("exit 0", 0)):
+        done = subprocess.run([*KEEPING_STATUS, "bash", "-c", script], check=False)
+        assert done.returncode == status
+
+
 def test_a_launcher_and_nodes_are_settings_and_get_an_allocation(host: str) -> None:
     asked = ("LAUNCHER=slurm", "NODES=2", "SALLOC=--exclusive", "SLURM_JOB_ID=")
     words = ["--set", "launcher=slurm", "--set", "nodes=2"]
-    allocation = ["salloc", "--nodes", "2", "--exclusive"]
+    allocation = ["salloc", "--nodes", "2", "--exclusive", *KEEPING_STATUS]
     assert planned("validate", *asked, host)[-1] == [*allocation, *PIPELINE, "run", *words]
 
 

@@ -38,7 +38,9 @@ class Desk:
     def begin(self, *words: str, reports: Path | None = None) -> subprocess.Popen[bytes]:
         """Start to walk some stages in an allocation of both nodes."""
         walk = [sys.executable, "-m", "tests.slurm.walk", str(reports or self.reports)]
-        argv = ["salloc", "--quiet", "--nodes", "2", *walk, str(CONFIG), *words]
+        # As make does: salloc gives 0 for a command that was killed.
+        asked = ["salloc", "--quiet", "--nodes", "2", "sh", "-c", '"$@"; exit $?', "sh"]
+        argv = [*asked, *walk, str(CONFIG), *words]
         one = self.run(argv)
         self.begun.append(one)
         return one
