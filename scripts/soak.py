@@ -1,10 +1,11 @@
 """Whether healthy runs pass: the ladder again and again, under other seeds, threads and load.
 
 ``make soak N=20`` runs the plan's stages to the last rung N times, each time with another seed of
-weights and data, on one core or on all, idle or beside a process that computes. Every repeat has a
-reports folder of its own, so that a soak that was stopped goes on where it was: what has passed
-with the same code is not run again. At the end the distribution of every deviation against its
-limit is printed; with ``--write`` it goes into docs/margins.md, together with how it was made.
+weights and data, on one core or on all, idle or beside a process that computes. With
+``--together 2`` two of them run side by side, which fills the cores while ranks start. Every repeat
+has a reports folder of its own, so that a soak that was stopped goes on where it was: what has
+passed with the same code is not run again. At the end the distribution of every deviation against
+its limit is printed; with ``--write`` it goes into docs/margins.md, together with how it was made.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -57,16 +60,22 @@ class Repeat:
     """Cores that its processes may use, from which their threads follow."""
     busy: bool
     """Whether another process computed at the same time."""
+    together: int = 1
+    """Repeats that ran at the same time, this one among them."""
 
     @classmethod
-    def of(cls, number: int, cores: int) -> Repeat:
+    def of(cls, number: int, cores: int, together: int = 1) -> Repeat:
         """Repeat ``number``, counted from 0, on a machine with ``cores`` cores."""
-        return cls(number, 42 + number, 1 if number % 4 == 3 else cores, number % 2 == 1)
+        few = 1 if number % 4 == 3 else cores
+        return cls(number, 42 + number, few, number % 2 == 1, together)
 
     @property
     def circumstances(self) -> str:
         """Seed, cores and load, for people."""
         load = "beside a busy process" if self.busy else "idle"
+        if self.together > 1:
+            beside = f"{self.together - 1} other run{'s' if self.together > 2 else ''}"
+            load = f"{load} and {beside}" if self.busy else f"beside {beside}"
         return f"seed {self.seed}, {self.cores} cores, {load}"
 
 
@@ -94,14 +103,11 @@ def run_once(repeat: Repeat, config: Path, folder: Path, settings: Sequence[str]
         argv += ["--set", setting]
     chosen = set(sorted(os.sched_getaffinity(0))[: repeat.cores])
     with load_beside(repeat.busy):
-        done = subprocess.run(
-            [*argv, "--reports", str(folder)],
-            cwd=ROOT,
-            check=False,
-            stdout=subprocess.DEVNULL,
-            preexec_fn=lambda: os.sched_setaffinity(0, chosen),
-        )
-    return done.returncode
+        argv += ["--reports", str(folder)]
+        with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL) as pipeline:
+            # Before it starts anything; what runs between fork and exec may hang beside a thread.
+            os.sched_setaffinity(pipeline.pid, chosen)
+    return pipeline.returncode
 
 
 def keep_verdicts(folder: Path) -> None:
@@ -201,6 +207,7 @@ def main() -> int:
     parser.add_argument("--config", type=Path, default=Path("configs/cpu.yaml"), help="the plan")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     parser.add_argument("--reports", type=Path, default=ROOT / "reports/soak", help="their folder")
+    parser.add_argument("--together", type=int, default=1, help="how many of them at once")
     parser.add_argument("--write", action="store_true", help="write docs/margins.md")
     options = parser.parse_args()
     try:
@@ -212,35 +219,48 @@ def main() -> int:
 
 def soak(options: argparse.Namespace) -> int:
     """Run what is left to run, then print the margins."""
-    if options.repeats < 1:
-        raise UsageError("a soak has at least one run", where=f"--repeats {options.repeats}")
+    for name in ("repeats", "together"):
+        if getattr(options, name) < 1:
+            raise UsageError(
+                "a soak has at least one run", where=f"--{name} {getattr(options, name)}"
+            )
     plan = load(options.config, settings=tuple(options.settings))
     if plan.profile.device != "cpu":
         raise ConfigError("a soak repeats a plan of the CPU", where=str(options.config))
     if not RUNGS.members(plan):
         raise ConfigError("a soak repeats rungs, and the plan has one", where=str(options.config))
     cores = len(os.sched_getaffinity(0))
-    repeats = [Repeat.of(number, cores) for number in range(options.repeats)]
-    found: list[Verdict] = []
-    passed = 0
-    for repeat in repeats:
-        folder = options.reports / f"{repeat.number:03}"
-        print(f"run {repeat.number + 1}/{len(repeats)}: {repeat.circumstances}", file=sys.stderr)
-        status = 0
-        if not done_before(folder):
-            status = run_once(repeat, options.config, folder, options.settings)
-            if status == 0:
-                keep_verdicts(folder)
-        passed += status == 0
-        found += verdicts_of(folder)
-        if status:
-            print(f"run {repeat.number + 1} ended with status {status}: {folder}", file=sys.stderr)
-    rows = margins(found)
+    numbers = range(options.repeats)
+    repeats = [Repeat.of(number, cores, options.together) for number in numbers]
+    with ThreadPoolExecutor(max_workers=options.together) as pool:
+        statuses = list(pool.map(partial(carry_out, options), repeats))
+    passed = statuses.count(0)
+    folders = (folder_of(options, repeat) for repeat in repeats)
+    rows = margins(verdict for folder in folders for verdict in verdicts_of(folder))
     print("\n".join(table(rows)))
     print(f"{passed} of {len(repeats)} runs passed")
     if options.write:
         PAGE.write_text(page(rows, repeats, passed, options.config), encoding="utf-8")
     return 0 if rows and passed == len(repeats) else 1
+
+
+def folder_of(options: argparse.Namespace, repeat: Repeat) -> Path:
+    """Where a repeat leaves what it made."""
+    return Path(options.reports) / f"{repeat.number:03}"
+
+
+def carry_out(options: argparse.Namespace, repeat: Repeat) -> int:
+    """Run one repeat that has not passed yet, and keep its verdicts; gives its status."""
+    folder, number = folder_of(options, repeat), repeat.number + 1
+    print(f"run {number}/{options.repeats}: {repeat.circumstances}", file=sys.stderr)
+    if done_before(folder):
+        return 0
+    status = run_once(repeat, options.config, folder, options.settings)
+    if status == 0:
+        keep_verdicts(folder)
+    else:
+        print(f"run {number} ended with status {status}: {folder}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

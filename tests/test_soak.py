@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import threading
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ def judged(name: str, measured: float, *, control: float = 0.0) -> Check:
 def options(folder: Path, **changes: object) -> argparse.Namespace:
     values: dict[str, object] = {
         "repeats": 2,
+        "together": 1,
         "config": CPU,
         "settings": [],
         "reports": folder,
@@ -102,6 +104,24 @@ def test_a_repeat_that_passed_is_not_run_again_until_the_code_changes(
     assert ran == [0, 1, 2, 0]
 
 
+def test_runs_that_are_asked_for_together_are_under_way_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2, timeout=30)
+
+    def run_once(repeat: Repeat, *rest: object) -> int:
+        both.wait()
+        return 1
+
+    monkeypatch.setattr(soak, "run_once", run_once)
+    assert soak.soak(options(tmp_path, repeats=4, together=2)) == 1
+    found = [Repeat.of(number, 2, 2).circumstances for number in range(2)]
+    assert found == [
+        "seed 42, 2 cores, beside 1 other run",
+        "seed 43, 2 cores, beside a busy process and 1 other run",
+    ]
+
+
 def test_a_run_that_did_not_pass_fails_the_soak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,5 +135,7 @@ def test_a_run_that_did_not_pass_fails_the_soak(
 def test_a_soak_of_no_run_or_of_another_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="at least one run"):
         soak.soak(options(tmp_path, repeats=0))
+    with pytest.raises(UsageError, match="at least one run"):
+        soak.soak(options(tmp_path, together=0))
     with pytest.raises(ConfigError, match="a plan of the CPU"):
         soak.soak(options(tmp_path, config=Path("configs/trn2.3xlarge.yaml")))
