@@ -24,7 +24,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 CONFIG = Path(__file__).with_name("two_rungs.yaml")
 ASKED = "TRN_VALIDATE_TEST_SLURM"
 """Set by make test-slurm, since these tests take minutes and need daemons of their own."""
-NODE = "SLURMD_NODENAME"
+NODE, CONF = "SLURMD_NODENAME", "SLURM_CONF"
 
 
 @dataclass
@@ -68,9 +68,10 @@ class Desk:
 
 
 def launched_on(node: str, holding: str = LAUNCH) -> list[int]:
-    """Processes of any launch on a node, all of them on this machine."""
+    """Processes of any launch on a node of this cluster, all of them on this machine."""
+    own = {NODE: node, CONF: os.environ[CONF]}
     told = {one.pid: variables(one.pid) for one in everyone()}
-    return [pid for pid, env in told.items() if env.get(NODE) == node and holding in env]
+    return [pid for pid, env in told.items() if own.items() <= env.items() and holding in env]
 
 
 def ranks_on(node: str) -> list[int]:
@@ -95,12 +96,15 @@ def cluster() -> Iterator[Cluster]:
     # Not below pytest's own folder, whose path may be too long for a socket.
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     one = Cluster(folder)
-    try:
-        one.start()
-        yield one
-    finally:
-        one.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+    with pytest.MonkeyPatch.context() as patch:
+        # Another cluster of tests on this machine has nodes of the same names.
+        patch.setenv(CONF, one.variables[CONF])
+        try:
+            one.start()
+            yield one
+        finally:
+            one.stop()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
