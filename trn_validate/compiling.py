@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from trn_validate.base import median
 from trn_validate.check import Check, none_found
-from trn_validate.describing import median, series
+from trn_validate.describing import series
 from trn_validate.folded import Shape
 from trn_validate.launching import Trial
 from trn_validate.records import Compilation

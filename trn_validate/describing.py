@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from trn_validate.base import median
 from trn_validate.folded import Records
 from trn_validate.judging import arrangement
 from trn_validate.launching import Trial
@@ -94,14 +93,6 @@ def speed(trial: Trial) -> dict[str, float]:
         found["step_seconds"] = median(seconds)
         found["tokens_per_second"] = trial.spec.tokens_per_step / median(seconds)
     return found
-
-
-def median(values: Sequence[float]) -> float:
-    """The median of at least one figure."""
-    # Imported here, since status has 0.3 s and takes no median.
-    import statistics
-
-    return statistics.median(values)
 
 
 def communication(trial: Trial) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trn_validate.describing import median
+from trn_validate.base import median
 from trn_validate.folded import GlobalStep
 
 _SETTLING = 2

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -132,8 +131,7 @@ def _clock(plan: Plan, probes: Sequence[NodeProbe]) -> Check:
 
 def _slowest(plan: Plan, probes: Sequence[NodeProbe]) -> Check:
     worst = max(probes, key=lambda p: p.work_seconds, default=None)
-    # The low median: of two nodes the faster one is what the other could be.
-    usual = statistics.median_low(p.work_seconds for p in probes) if probes else 1.0
+    usual = _usual([p.work_seconds for p in probes])
     return Check(
         name=SLOWEST,
         measured=worst.work_seconds / usual if worst else float("inf"),
@@ -145,6 +143,14 @@ def _slowest(plan: Plan, probes: Sequence[NodeProbe]) -> Check:
     )
 
 
+def _usual(seconds: Collection[float]) -> float:
+    """The low median: of two nodes the faster one is what the other could be."""
+    # Imported here, since status loads this stage and measures nothing.
+    import statistics
+
+    return statistics.median_low(seconds) if seconds else 1.0
+
+
 def _links(plan: Plan, probes: Sequence[NodeProbe]) -> list[Check]:
     names = {probe.rank: probe.node for probe in probes}
     links = [link for probe in probes for link in probe.links]
@@ -152,7 +158,7 @@ def _links(plan: Plan, probes: Sequence[NodeProbe]) -> list[Check]:
 
     def slowest(name: str, times: Mapping[Link, float]) -> Check:
         link = max(times, key=lambda one: times[one], default=None)
-        usual = statistics.median_low(times.values()) if times else 1.0
+        usual = _usual(times.values())
         pair = " and ".join(names.get(rank, str(rank)) for rank in link.ranks) if link else ""
         return Check(
             name=name,

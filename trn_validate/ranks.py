@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from trn_validate.base import Record
+from trn_validate.base import Record, median
 from trn_validate.errors import EvidenceError
 from trn_validate.records import (
     Captured,
@@ -70,11 +70,12 @@ class RankRecord:
         """The lines of a rank, of which one is its header, by their kind."""
         (header,) = _of(Header, lines)
         steps = _of(Step, lines)
+        after = [step.seconds.get("total", 0.0) for step in steps[1:]]
         rank = Rank(
             header=header,
             taken=len(steps),
             peak_memory_bytes=max((step.peak_memory_bytes for step in steps), default=0),
-            step_seconds=_median([step.seconds.get("total", 0.0) for step in steps[1:]]),
+            step_seconds=median(after) if after else 0.0,
             states=_of(State, lines),
             saved=_of(Saved, lines),
             communication=next(iter(_of(Communication, lines)), None),
@@ -117,13 +118,6 @@ def read_each(folder: Path, world_size: int) -> Iterator[tuple[int, RankRecord]]
             what = f"the header is that of rank {record.rank.header.rank}"
             raise EvidenceError(what, where=str(path))
         yield rank, record
-
-
-def _median(values: list[float]) -> float:
-    # Without the module statistics, which takes longer to import than status has.
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[~middle]) / 2 if ordered else 0.0
 
 
 def _of(kind: type[_Kind], lines: Sequence[Record]) -> tuple[_Kind, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trn_validate.describing import median
+from trn_validate.base import median
 from trn_validate.folded import GlobalStep
 from trn_validate.folding import fold
 from trn_validate.ranks import RankRecord, read_each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from trn_validate.describing import median
+from trn_validate.base import median
 from trn_validate.parts import Seat
 from trn_validate.review.cells import Table
 from trn_validate.verdict import Verdict
