@@ -67,8 +67,7 @@ class Capture:
         """Whether sketches stand for the tensors."""
         return any(record.mode == "sketch" for record in self.records)
 
-    @contextmanager
-    def reading(self) -> Iterator[Callable[[str], Array | None]]:
+    def reader(self) -> Callable[[str], Array | None]:
         """Look into the files; gives a function that reads one tensor, or None where there is none.
 
         Tensors are float64 and read one at a time, since all of them together may be large.
@@ -89,14 +88,14 @@ class Capture:
                 tensor: Array = file.get_tensor(name).astype("float64")
             return tensor
 
-        yield read
+        return read
 
     def tensors(self) -> Iterator[tuple[str, Array]]:
-        """Each tensor in forward order, read as :meth:`reading` does."""
-        with self.reading() as read:
-            for name in self.names:
-                if (tensor := read(name)) is not None:
-                    yield name, tensor
+        """Each tensor in forward order, read as :meth:`reader` does."""
+        read = self.reader()
+        for name in self.names:
+            if (tensor := read(name)) is not None:
+                yield name, tensor
 
     def _found(self, record: Captured) -> Iterator[tuple[str, Path]]:
         """Each name of one stage's record with its file, once that is seen to hold them."""

@@ -7,7 +7,6 @@ lacks is never skipped.
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from trn_validate.captures import Capture
@@ -66,16 +65,13 @@ def measure(
     """
     norms = reference.norms
     found = []
-    with (
-        reference.reading() as ours,
-        candidate.reading() as theirs,
-        nullcontext(_nothing) if start is None else start.reading() as begun,
-        nullcontext(begun) if own is None else own.reading() as moved,
-    ):
-        for name in norms:
-            norm = norms[name] if start is None else None
-            zeros = (begun(name), moved(name))
-            found.append(_apart(name, ours(name), theirs(name), zeros, norm))
+    ours, theirs = reference.reader(), candidate.reader()
+    begun = _nothing if start is None else start.reader()
+    moved = begun if own is None else own.reader()
+    for name in norms:
+        norm = norms[name] if start is None else None
+        zeros = (begun(name), moved(name))
+        found.append(_apart(name, ours(name), theirs(name), zeros, norm))
     extra = (name for name in candidate.names if name not in norms)
     return (*found, *(Apart(name=name, reference=None) for name in extra))
 
@@ -126,8 +122,7 @@ def rows_that_differ(reference: Capture, candidate: Capture, name: str) -> Rows 
 
     if reference.sketched or candidate.sketched:
         return None
-    with reference.reading() as read, candidate.reading() as read_other:
-        ours, theirs = read(name), read_other(name)
+    ours, theirs = reference.reader()(name), candidate.reader()(name)
     if ours is None or theirs is None or ours.shape != theirs.shape or ours.ndim < 2:
         return None
     squares = np.square(theirs - ours).reshape(ours.shape[0], -1).sum(axis=1)
