@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trn_validate.errors import UsageError
-from trn_validate.node import NAME
+from trn_validate.node_name import VARIABLE
 
 JOB, LIST, RESTARTS = "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_RESTART_COUNT"
 _SECONDS = 30.0
@@ -65,7 +65,7 @@ def find_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
             todo="Run it by sbatch slurm/validate.sbatch, or inside salloc; see docs/slurm.md.",
         )
     names = _expand(listed)
-    own = environment.get(NAME)
+    own = environment.get(VARIABLE)
     return Allocation(job=job, nodes=names, here=own if own in names else None)
 
 

@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 from trn_validate import processes
+from trn_validate.node_name import node_name
 from trn_validate.supervisor import Order, read_order, supervise, write
 
 NODES = "nodes"
@@ -31,9 +32,6 @@ RENDEZVOUS_FILE = "rendezvous.json"
 RENDEZVOUS, POSITION, IS_HOST = "{rendezvous}", "{position}", "{is_host}"
 """Words of an argument vector: HOST:PORT of the rendezvous; the node's position; whether it is the
 one that holds the rendezvous. The first is known to the nodes alone, when they are there."""
-
-NAME = "SLURMD_NODENAME"
-"""Variable by which Slurm tells a task on which of its nodes it is: several may share a machine."""
 
 UNSEEN, ALONE, LEFT = 66, 67, 68
 """Exit statuses: no order is seen, no rendezvous was told, processes that do not end."""
@@ -46,11 +44,6 @@ _POLL = 0.1
 def share_folder(folder: Path, position: int | str, nodes: int) -> Path:
     """Where the node at a position writes, in the folder of a launch over so many nodes."""
     return folder / NODES / str(position) if nodes > 1 else folder
-
-
-def node_name() -> str:
-    """How the engine calls this node; the host's own name where there is no engine."""
-    return os.environ.get(NAME) or socket.gethostname()
 
 
 def carry_out(folder: Path, names: list[str]) -> int:

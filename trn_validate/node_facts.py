@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from trn_validate.base import Record
 from trn_validate.fingerprint import PACKAGES, fingerprint
 from trn_validate.memory import available_gib
-from trn_validate.node import node_name
+from trn_validate.node_name import node_name
 from trn_validate.paths import free_bytes, write_atomic
 from trn_validate.target import host_root
 

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trn_validate.node_name import node_name
 from trn_validate.node_records import Link, NodeProbe, node_file
 from trn_validate.workload.rank import record_failure
-from trn_validate.workload.writer import node_name, versions
+from trn_validate.workload.writer import versions
 
 _SIDE, _PRODUCTS, _REPEATS = 512, 40, 5
 """Local work of a tenth of a second on a CPU; the best of five, since others may disturb one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import socket
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from trn_validate.node_name import node_name
 from trn_validate.records import Closing, Header, State, Step, Written, rank_file
 from trn_validate.spec import Degrees, RunSpec
 from trn_validate.workload.clock import START
@@ -96,11 +96,6 @@ class RankWriter:
             "train": now - START["built"],
         }
         self.write(Closing(rank=self.rank, steps=self.steps, seconds=seconds))
-
-
-def node_name() -> str:
-    """How Slurm calls this node, of which several may share a machine; else the host's name."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def core(device: str) -> str:
