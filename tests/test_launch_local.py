@@ -17,8 +17,9 @@ import pytest
 from trn_validate import processes
 from trn_validate.errors import FolderError, Interrupted, MeasurementError
 from trn_validate.launch import Cause, LaunchRequest
-from trn_validate.launch_local import LocalLauncher, child_environment
+from trn_validate.launch_local import LocalLauncher
 from trn_validate.records import rank_file
+from trn_validate.starting import child_environment
 from trn_validate.supervisor import FACTS, ORDER, OUTPUT, PROCESSES
 
 

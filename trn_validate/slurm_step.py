@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trn_validate import node, processes
-from trn_validate.errors import FolderError, Interrupted, MeasurementError
+from trn_validate import node
+from trn_validate.errors import Interrupted
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
-from trn_validate.launch_local import child_environment
 from trn_validate.remains import last_words, one_line, tail
 from trn_validate.shares import Share
 from trn_validate.spec import STACKS
-from trn_validate.supervisor import FACTS, ORDER, Facts, Order, write
+from trn_validate.starting import begin, ending_seconds, give_order, order_of, starting
+from trn_validate.supervisor import FACTS, Facts, Order
+from trn_validate.supervisor import STACKS as STACKS_FOLDER
 
 SRUN_LOG = "srun.log"
 
@@ -38,7 +38,6 @@ LINGER_SECONDS = 3.0
 _NO_BINDING = "lacks support for cpu binding"
 """srun says so of ``--cpu-bind none`` where no binding is configured, which is as well."""
 
-_OVERDUE_SECONDS = 30.0
 _SWEEP_SECONDS = 30.0
 _POLL = 0.1
 
@@ -54,12 +53,13 @@ class Step:
     began: float = field(default_factory=time.monotonic)
     swept: list[str] = field(default_factory=list)
     """What was found on nodes that left no facts."""
+    found: dict[str, Share] = field(default_factory=dict)
+    """Shares by node, each read once: they are asked for often, and lie on a network."""
 
     @property
     def ending_seconds(self) -> float:
         """Longest time in which the supervisors end their shares."""
-        seconds = processes.STACKS_SECONDS + processes.SWEEP_SECONDS + LINGER_SECONDS
-        return self.request.grace_seconds + seconds + _OVERDUE_SECONDS
+        return ending_seconds(self.request) + LINGER_SECONDS
 
     def wait(self) -> None:
         """Wait until every node is done, or until those that follow a failed one had their time."""
@@ -98,13 +98,14 @@ class Step:
 
     def shares(self) -> tuple[Share, ...]:
         """Shares of the nodes that left facts, in the order of the nodes."""
-        found = []
         for position, name in enumerate(self.nodes):
+            if name in self.found:
+                continue
             folder = _folder(self.request, position)
             with contextlib.suppress(OSError):
                 facts = Facts(**json.loads((folder / FACTS).read_text(encoding="utf-8")))
-                found.append(Share(node=name, folder=folder, facts=facts))
-        return tuple(found)
+                self.found[name] = Share(node=name, folder=folder, facts=facts)
+        return tuple(self.found[name] for name in self.nodes if name in self.found)
 
     def missing(self) -> tuple[str, ...]:
         """Nodes that left no facts."""
@@ -139,31 +140,12 @@ def start(nodes: tuple[str, ...], request: LaunchRequest, port: int | None) -> S
         MeasurementError: it cannot be started.
     """
     launch_id = uuid.uuid4().hex
-    folders = [_folder(request, position) for position in range(len(nodes))]
-    if any((folder / ORDER).exists() for folder in folders):
-        raise FolderError(
-            "an earlier launch has written here",
-            where=str(request.folder),
-            todo="Give every launch a folder of its own.",
-        )
-    try:
-        for position, folder in enumerate(folders):
-            folder.mkdir(parents=True, exist_ok=True)
-            write(folder / ORDER, asdict(_order(request, launch_id, position, port)))
-        with (request.folder / SRUN_LOG).open("wb") as log:
-            srun = subprocess.Popen(
-                [*srun_argv(nodes), "-m", node.__name__, str(request.folder), *nodes],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=child_environment(os.environ),
-                # A terminal's Ctrl-C goes to its whole group; srun ends when its tasks do.
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise MeasurementError(
-            f"the launch cannot be started ({error.strerror})", where=str(request.folder)
-        ) from error
+    with starting(request):
+        for position in range(len(nodes)):
+            order = _order(request, launch_id, position, port)
+            give_order(request, _folder(request, position), order)
+        argv = [*srun_argv(nodes), "-m", node.__name__, str(request.folder), *nodes]
+        srun = begin(argv, request.folder / SRUN_LOG)
     return Step(request=request, nodes=nodes, launch_id=launch_id, srun=srun)
 
 
@@ -178,18 +160,15 @@ def _launch_id(launch_id: str, position: int) -> str:
 
 def _order(request: LaunchRequest, launch_id: str, position: int, port: int | None) -> Order:
     words = {node.POSITION: str(position), node.IS_HOST: str(int(position == 0))}
-    stacks = _folder(request, position) / "stacks"
-    argv = list(request.argv)
+    order = order_of(request, _launch_id(launch_id, position))
+    argv = order.argv
     for word, value in words.items():
         argv = [one.replace(word, value) for one in argv]
-    return Order(
-        launch=_launch_id(launch_id, position),
+    stacks = {STACKS: str(_folder(request, position) / STACKS_FOLDER)}
+    return replace(
+        order,
         argv=argv,
-        env={"PYTHONUNBUFFERED": "1", STACKS: str(stacks), **request.env},
-        records=str(request.records) if request.records else None,
-        wall_seconds=request.wall_seconds,
-        silence_seconds=request.silence_seconds,
-        grace_seconds=request.grace_seconds,
+        env={**stacks, **order.env},
         linger_seconds=LINGER_SECONDS if request.nodes > 1 else 0.0,
         port=port,
     )
