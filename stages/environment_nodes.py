@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trn_validate.config import Plan
 from trn_validate.launch import LaunchRequest, LaunchResult
-from trn_validate.launch_neuron import EFA
+from trn_validate.launch_neuron import equipped
 from trn_validate.launchers import node_names
 from trn_validate.launching import log_path
 from trn_validate.node import POSITION
@@ -26,7 +26,7 @@ from trn_validate.node_checks import (
 )
 from trn_validate.node_facts import NodeFacts, read_facts, read_seen
 from trn_validate.stage import Context, Family, Findings, Place, Stage
-from trn_validate.torchrun import torchrun
+from trn_validate.torchrun import rank_environment, torchrun
 from trn_validate.verdict import Problem
 
 FACTS, LINKS = "facts", "links"
@@ -67,7 +67,8 @@ class _NodesStage:
         if findings.problem is not None:
             return findings
         request = links_request(plan, context.attempt.private)
-        result = _launch(context, request)
+        device, private = plan.profile.device, context.run.private
+        result = _launch(context, equipped(device, private, 1, request))
         probes = read_probes(_records(request), plan.nodes)
         findings.checks += probe_checks(plan, nodes, probes)
         findings.facts |= probe_facts(probes)
@@ -93,8 +94,8 @@ def links_request(plan: Plan, private: Path) -> LaunchRequest:
     backend = ("--backend", plan.profile.process_group)
     module = "trn_validate.workload.nodes"
     argv = torchrun(plan.nodes, folder, module, *asked, *backend, nodes=plan.nodes)
-    env = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"} if device == "cpu" else EFA
-    return _request(plan, LINKS, argv, folder, {"OMP_NUM_THREADS": "1", **env})
+    env = {**rank_environment(device, 1), "OMP_NUM_THREADS": "1"}
+    return _request(plan, LINKS, argv, folder, env)
 
 
 def _request(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,16 @@ from trn_validate import plan as plans
 from trn_validate.config import Plan
 from trn_validate.ladder import ResolvedRung, resolve
 from trn_validate.launch import Cause, LaunchRequest
-from trn_validate.launch_neuron import CACHE, CACHES, FEW, UNSET, environment, equipped, warm_spec
+from trn_validate.launch_neuron import (
+    CACHE,
+    CACHES,
+    EFA,
+    FEW,
+    UNSET,
+    environment,
+    equipped,
+    warm_spec,
+)
 from trn_validate.launching import launch
 from trn_validate.launching import run_spec as spec_of
 from trn_validate.operation import OPERATIONS
@@ -123,6 +133,18 @@ def test_what_a_launch_asks_for_itself_is_kept(tmp_path: Path) -> None:
     assert given.env["OMP_NUM_THREADS"] == "1"
     assert CACHES.keys() <= given.env.keys()
     assert equipped("cpu", tmp_path, 1, asked) == asked
+
+
+def test_a_launch_over_several_nodes_talks_through_the_fabric_and_another_does_not(
+    tmp_path: Path,
+) -> None:
+    asked = LaunchRequest(
+        name="x", argv=("true",), folder=tmp_path, wall_seconds=1.0, silence_seconds=1.0
+    )
+    assert not EFA.keys() & equipped("neuron", tmp_path, 1, asked).env.keys()
+    over = replace(asked, nodes=2)
+    assert EFA.items() <= equipped("neuron", tmp_path, 1, over).env.items()
+    assert equipped("cpu", tmp_path, 1, over) == over
 
 
 def test_on_the_cpu_no_cache_of_a_device_is_named(tmp_path: Path) -> None:

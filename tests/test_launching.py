@@ -20,12 +20,12 @@ from trn_validate.launching import (
     log_path,
     request,
     run_spec,
-    threads,
     try_launch,
 )
 from trn_validate.records import Header, Step
 from trn_validate.spec import RunSpec
 from trn_validate.stage import Context, Unmeasured
+from trn_validate.torchrun import threads
 
 STAGE = "parallelism.fsdp"
 

@@ -77,7 +77,8 @@ def equipped(device: str, private: Path, ranks: int, request: LaunchRequest) -> 
     """
     if device != "neuron":
         return request
-    return replace(request, env={**environment(private, ranks), **request.env})
+    network = EFA if request.nodes > 1 else {}
+    return replace(request, env={**environment(private, ranks), **network, **request.env})
 
 
 def _bounded_compiler(private: Path, ranks: int) -> Path | None:

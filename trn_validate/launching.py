@@ -19,7 +19,7 @@ from trn_validate.launch import LaunchRequest, LaunchResult
 from trn_validate.paths import make_folder, write_atomic
 from trn_validate.spec import CheckpointChoice, RunSpec, captures_folder, checkpoints_folder
 from trn_validate.stage import Context, Unmeasured
-from trn_validate.torchrun import threads, torchrun
+from trn_validate.torchrun import rank_environment, torchrun
 from trn_validate.verdict import Problem
 
 DUMP = "dump"
@@ -128,21 +128,11 @@ def request(plan: Plan, spec: RunSpec) -> LaunchRequest:
         ranks=ranks,
         nodes=spec.nodes,
         records=Path(spec.records),
-        env=_environment(spec),
+        env=rank_environment(spec.device, ranks // spec.nodes),
         wall_seconds=plan.timeouts.wall,
         silence_seconds=plan.timeouts.silence,
         grace_seconds=plan.timeouts.grace,
     )
-
-
-def _environment(spec: RunSpec) -> dict[str, str]:
-    variables = {"OMP_NUM_THREADS": str(threads(spec.degrees.world_size // spec.nodes))}
-    if spec.nodes > 1 and spec.device == "neuron":
-        variables |= launch_neuron.EFA
-    if spec.device == "cpu":
-        # A backend that loads by itself initialises its device, which this launch leaves alone.
-        variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    return variables
 
 
 def launch(context: Context, specs: Iterable[RunSpec]) -> tuple[Trial, ...]:

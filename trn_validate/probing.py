@@ -15,14 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from trn_validate.config import Plan
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
-from trn_validate.launch_neuron import EFA, equipped
+from trn_validate.launch_neuron import equipped
 from trn_validate.launching import log_path
 from trn_validate.paths import make_folder, write_atomic
 from trn_validate.records import Mark, ProbeClosing, ProbeHeader, ProbeLine, rank_file
 from trn_validate.remains import SECONDARY, read_failures
 from trn_validate.spec import Collective, CollectivesSpec
 from trn_validate.stage import Context, Unmeasured
-from trn_validate.torchrun import threads, torchrun
+from trn_validate.torchrun import rank_environment, torchrun
 from trn_validate.verdict import Capability, Problem
 
 MODULE = "trn_validate.workload.collectives"
@@ -81,17 +81,12 @@ def spec_of(plan: Plan, sweep: Sweep, private: Path) -> CollectivesSpec:
 def request_of(plan: Plan, spec: CollectivesSpec, world: int, nodes: int = 1) -> LaunchRequest:
     """The launch that carries out ``spec``; its records are those of no trainer."""
     folder = Path(spec.records).parent
-    variables = {"OMP_NUM_THREADS": str(threads(world // nodes))}
-    if spec.device == "cpu":
-        variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    elif nodes > 1:
-        variables |= EFA
     return LaunchRequest(
         name=spec.name,
         argv=torchrun(world, folder, MODULE, "--spec", str(folder / "spec.json"), nodes=nodes),
         folder=folder,
         nodes=nodes,
-        env=variables,
+        env=rank_environment(spec.device, world // nodes),
         wall_seconds=plan.timeouts.wall,
         silence_seconds=plan.timeouts.silence,
         grace_seconds=plan.timeouts.grace,

@@ -1,4 +1,4 @@
-"""torchrun's argument vector, on one machine and on several nodes."""
+"""torchrun's argument vector and its ranks' variables, on one machine and on several nodes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ def torchrun(
         *("--log-dir", str(folder / "ranks"), "--redirects", "3"),
         *("-m", module, *arguments),
     )
+
+
+def rank_environment(device: str, ranks: int) -> dict[str, str]:
+    """Variables of each of so many ranks on one node."""
+    variables = {"OMP_NUM_THREADS": str(threads(ranks))}
+    if device == "cpu":
+        # A backend that loads by itself initialises its device, which this launch leaves alone.
+        variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    return variables
 
 
 def threads(ranks: int) -> int:
