@@ -18,10 +18,10 @@ from pathlib import Path
 
 from stages import stages_of
 from trn_validate.paths import file_digest, files_below, show_bytes, write_atomic
-from trn_validate.review import attestation, manifest
+from trn_validate.review import manifest
 from trn_validate.review.archive import opened
 from trn_validate.review.bundle import show_bundle
-from trn_validate.review.documents import attested, rendered
+from trn_validate.review.documents import rendered, seal
 from trn_validate.review.recorded import read_recorded
 from trn_validate.review.verify import show_verification
 from trn_validate.session import CHECKOUT, REPORTS
@@ -72,9 +72,7 @@ def write_again(folder: Path) -> None:
     for name, data in rendered(folder, *of, stages_of).items():
         write_atomic(folder / name, data)
         listed[name] = file_digest(folder / name)
-    text = manifest.text_of(listed)
-    write_atomic(folder / manifest.NAME, text.encode("utf-8"))
-    write_atomic(folder / attestation.NAME, attested(folder, text, recorded.standings))
+    seal(folder, listed, recorded.standings)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 
 from trn_validate.verdict import Execution, Host, Verdict
 
+VENDOR = "torch-neuronx "
+"""How the distribution begins whose device is a Trainium; another one's is a rehearsal."""
+
 _TRN2 = re.compile(r"^trn2u?\.")
 
 
@@ -30,7 +33,7 @@ def evidence(verdicts: Mapping[str, Verdict]) -> tuple[bool, str]:
             return False, f"{stage}: hooks of the test suite were active"
     if device.host.trn2_functions < 1:
         return False, "environment.device saw no PCI function of a Trn2"
-    if imports.execution is None or not imports.execution.distribution.startswith("torch-neuronx "):
+    if imports.execution is None or not imports.execution.distribution.startswith(VENDOR):
         return False, "environment.imports did not find torch-neuronx executing"
     for stage, verdict in verdicts.items():
         if verdict.device != "none" and not _grew(verdict.execution):

@@ -16,6 +16,7 @@ from types import TracebackType
 
 from trn_validate.base import Record
 from trn_validate.errors import MeasurementError
+from trn_validate.evidence import VENDOR
 from trn_validate.neuron.counters import CHECKS, Ran, Snapshot, judge, snapshot, what_ran
 from trn_validate.neuron.finding import Finding, facts_of
 from trn_validate.neuron.neuron_monitor import NAME
@@ -24,8 +25,6 @@ from trn_validate.neuron.tools import Tools, end
 from trn_validate.stage import Context, Findings, Unmeasured
 from trn_validate.verdict import Execution, Problem
 
-VENDOR = "torch-neuronx "
-"""How the distribution begins whose device is a Trainium; another one's is a rehearsal."""
 _READ_SECONDS = 5.0
 """For what is left in the pipe; a helper of the tool that fled its session could hold it open."""
 

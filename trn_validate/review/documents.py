@@ -63,10 +63,19 @@ def write_documents(
     for name, data in rendered(run.folder, run.name, plan, standings, stages_of).items():
         write_atomic(run.folder / name, data)
     digests = digests_of(run.folder, run.private / "hashes.json")
-    text = manifest.text_of(digests)
-    write_atomic(run.folder / manifest.NAME, text.encode("utf-8"))
-    write_atomic(run.folder / attestation.NAME, attested(run.folder, text, standings))
+    seal(run.folder, digests, standings)
     return run.folder / report.NAME
+
+
+def seal(folder: Path, digests: Mapping[str, str], standings: Sequence[Standing]) -> None:
+    """Write the manifest of these digests, and its attestation.
+
+    Raises:
+        FolderError: one could not be written.
+    """
+    text = manifest.text_of(digests)
+    write_atomic(folder / manifest.NAME, text.encode("utf-8"))
+    write_atomic(folder / attestation.NAME, attested(folder, text, standings))
 
 
 def digests_of(folder: Path, memory: Path) -> Mapping[str, str]:
