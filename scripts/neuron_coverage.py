@@ -24,10 +24,9 @@ PACKAGE = ROOT / "trn_validate/neuron"
 PAGE = ROOT / "docs/coverage.md"
 TESTS = (
     "tests/neuron",
-    "tests/stages/test_environment_device_neuron.py",
-    "tests/stages/test_environment_imports_neuron.py",
+    *sorted(str(x.relative_to(ROOT)) for x in ROOT.glob("tests/stages/test_*_neuron.py")),
 )
-"""Unit tests of the package, and those of the stages that load it."""
+"""Unit tests of the package, and those of the stages on a Trainium, which load it."""
 
 REHEARSAL = "--rehearsal"
 
