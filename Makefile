@@ -42,6 +42,9 @@ PLAN = $(if $(TARGET),--config $(call quote,configs/$(TARGET).yaml)) \
 # command that was killed, so a shell between the two turns that into a status.
 ALLOCATE = $(if $(filter slurm,$(LAUNCHER)),$(if $(SLURM_JOB_ID),,salloc --nodes $(or $(NODES),1) $(SALLOC) sh -c '"$$@"; exit $$?' sh))
 
+ALLOCATES = $(if $(ALLOCATE),command -v salloc >/dev/null || { echo "salloc was not found: type this where a \
+  Slurm can be reached; without LAUNCHER= the run stays on this machine" >&2; exit 2; })
+
 .PHONY: help setup setup-dev named validate rerun status plan report compare index bundle verify sample answers vendor-run calibrate test test-slurm lint rehearse coverage bench defects soak clean distclean
 
 help: ## List the commands
@@ -68,12 +71,14 @@ setup-dev:
 	@$(INSTALL) --extra dev
 
 validate: setup ## Validate this machine, stage after stage
+	@$(ALLOCATES)
 	$(ALLOCATE) $(PY) pipeline.py run $(PLAN)
 
 named:
 	$(if $(STAGE),@:,$(error name the stage, for example: make rerun STAGE=baseline.eager))
 
 rerun: named setup ## Repeat one stage: STAGE=
+	@$(ALLOCATES)
 	$(ALLOCATE) $(PY) pipeline.py run --only $(call quote,$(STAGE)) $(PLAN)
 
 status: setup ## Show how the newest run stands

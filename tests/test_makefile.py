@@ -293,6 +293,18 @@ def test_a_launcher_and_nodes_are_settings_and_get_an_allocation(host: str) -> N
     assert planned("validate", *asked, host)[-1] == [*allocation, *PIPELINE, "run", *words]
 
 
+def test_where_no_slurm_is_one_message_says_so(checkout: Path, host: str, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("make", "sh"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    asked = ("LAUNCHER=slurm", "NODES=2", "SLURM_JOB_ID=", host)
+    done = make("validate", *asked, folder=checkout, environ={"PATH": str(tools)})
+    assert done.returncode == 2
+    assert done.stderr.startswith("salloc was not found: type this where a Slurm can be reached")
+    assert not any("pipeline.py" in line for line in log(checkout))
+
+
 def test_inside_an_allocation_no_other_is_asked_for(host: str) -> None:
     last = planned("validate", "LAUNCHER=slurm", "SLURM_JOB_ID=7", host)[-1]
     assert last == [*PIPELINE, "run", "--set", "launcher=slurm"]
