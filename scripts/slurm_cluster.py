@@ -26,6 +26,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
+
 NODES = ("trna", "trnb")
 PACKAGES = ("slurm-wlm", "munge")
 _COMMANDS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sbatch", "scontrol", "sinfo")
@@ -115,10 +117,27 @@ class Cluster:
         """Kill a node's daemon; what it started lives on."""
         self._signal(name, signal.SIGKILL)
 
-    def stop(self) -> None:
-        """End every daemon."""
+    def stop(self, seconds: float = 10.0) -> None:
+        """End every daemon, and what they started and left."""
         for name in (*NODES, "slurmctld", "munged"):
             self._signal(name, signal.SIGTERM)
+        # A slurmstepd outlives its slurmd as long as its step does.
+        _, left = psutil.wait_procs(self.processes(), seconds)
+        for one in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(left, seconds)
+
+    def processes(self) -> list[psutil.Process]:
+        """The living daemons of this cluster: all were given its configuration."""
+        own = str(self.configuration)
+        return [
+            one
+            for one in psutil.process_iter(["name", "environ"])
+            # A shell that speaks to the cluster has the variable too.
+            if one.info["name"].startswith(("slurm", "munged"))
+            and (one.info["environ"] or {}).get("SLURM_CONF") == own
+        ]
 
     def ask(self, *argv: str) -> str:
         """What a command of Slurm's prints."""

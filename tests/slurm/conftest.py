@@ -104,6 +104,7 @@ def cluster() -> Iterator[Cluster]:
             yield one
         finally:
             one.stop()
+            assert one.processes() == []
             shutil.rmtree(folder, ignore_errors=True)
 
 
