@@ -6,8 +6,10 @@ reads it again, whatever is remembered.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -66,15 +68,11 @@ class Hashes:
 
         It is read again only where these differ from what is remembered.
         """
-        path = below(self.folder, artifact.path)
         try:
-            if path is None or not path.is_file():
-                return False
-            if path.stat().st_size != artifact.bytes:
-                return False
-            return self.recall([artifact.path])[artifact.path] == artifact.sha256
-        except (OSError, MeasurementError):
+            known = self._find([artifact.path], trust=True)[artifact.path]
+        except MeasurementError:
             return False
+        return (known.sha256, known.bytes) == (artifact.sha256, artifact.bytes)
 
     def recall(self, names: Iterable[str]) -> dict[str, str]:
         """Digest of each file, read only where size or time differ from what is remembered.
@@ -117,12 +115,10 @@ class Hashes:
     def _find(self, names: Iterable[str], *, trust: bool) -> dict[str, _Known]:
         found: dict[str, _Known] = {}
         for name in names:
-            path = below(self.folder, name)
-            if path is None or not path.is_file():
-                raise MeasurementError("the file is missing", where=str(self.folder / name))
             try:
+                path, status = self._there(name)
                 known = self._load().get(name) if trust else None
-                if known is None or not known.read_from(path.stat()):
+                if known is None or not known.read_from(status):
                     known = self._read(name, path)
             except OSError as error:
                 raise MeasurementError(f"cannot be read ({error.strerror})", where=name) from error
@@ -130,6 +126,13 @@ class Hashes:
         if any(self._load().get(name) != known for name, known in found.items()):
             self._remember(found)
         return found
+
+    def _there(self, name: str) -> tuple[Path, os.stat_result]:
+        path = below(self.folder, name)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if path is not None and stat.S_ISREG((status := path.stat()).st_mode):
+                return path, status
+        raise MeasurementError("the file is missing", where=str(self.folder / name))
 
     def _read(self, name: str, path: Path) -> _Known:
         before = path.stat()

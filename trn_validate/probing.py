@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trn_validate.config import Plan
 from trn_validate.launch import Cause, LaunchRequest, LaunchResult
@@ -29,7 +29,9 @@ MODULE = "trn_validate.workload.collectives"
 MOST_STUCK = 3
 """Operations that may hang or crash before the rest is not asked: each costs its time limit."""
 
-_LINE: TypeAdapter[ProbeHeader | Mark | ProbeClosing] = TypeAdapter(ProbeLine)
+_LINE: TypeAdapter[ProbeHeader | Mark | ProbeClosing] = TypeAdapter(
+    ProbeLine, config=ConfigDict(defer_build=True)
+)
 _ENDS = ("right", "wrong", "refused")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trn_validate.base import Record, median
 from trn_validate.errors import EvidenceError
@@ -27,7 +27,7 @@ from trn_validate.records import (
 )
 
 _Kind = TypeVar("_Kind", bound=Record)
-_LINE: TypeAdapter[Written] = TypeAdapter(Line)
+_LINE: TypeAdapter[Written] = TypeAdapter(Line, config=ConfigDict(defer_build=True))
 
 
 @dataclass(frozen=True)
